@@ -10,6 +10,8 @@ and proven afterwards. Nothing here touches a process that the ledger does not o
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +19,6 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from fieldkit.errors import FieldkitError, Shortage, Unavailable
-from fieldkit.files.atomic import locked
 from fieldkit.gate import memory
 from fieldkit.process.owned import Owned, is_running
 from rollout.engine.addresses import addresses
@@ -35,6 +36,11 @@ T = TypeVar("T")
 Failure = Unavailable | Shortage
 
 _ANSWER_SECONDS = 5.0  # of a request that a person waits for
+_SILENT_SECONDS = 2.0  # of waiting for another program, after which that is said
+_POLL_SECONDS = 0.1
+_END_SECONDS = 60.0
+"""How long an end waits for a program that starts or ends the same server, beyond the end's own
+time."""
 
 
 class AnyServer(Protocol):
@@ -82,7 +88,7 @@ def ensure_engine(
     began = time.monotonic()
     target = check_target(model_dir, settings, adapter, version, keep or {})
     there = addresses(settings)
-    with _locked(run_dir):
+    with _locked(run_dir, settings.start_seconds * settings.replicas, on_progress):
         own = [Replica(i, settings.replicas) for i in range(settings.replicas)]
         for replica in (Replica.named(e.name) for e in entries_of(run_dir)):
             if replica.index >= settings.replicas:
@@ -163,7 +169,7 @@ def release_memory(
     asked = settings.lifecycle
     need = max(int(e.info["trainer_bytes"]) for e in entries)
     room = has_room(memory.available(), need - held)
-    with _locked(run_dir):
+    with _locked(run_dir, settings.stop_seconds + _END_SECONDS, on_progress):
         for owned in entries:
             name = owned.info.get("lifecycle", RESTART.name) if asked == AUTO else asked
             used = LIFECYCLES.named(name)
@@ -185,7 +191,7 @@ def stop_engine(
     """
     settings = settings or EngineSettings()
     ended, failures = 0, []
-    with _locked(run_dir):
+    with _locked(run_dir, settings.stop_seconds + _END_SECONDS, on_progress):
         # The first one also without an entry: what stays beside it ends with it.
         others = [r for e in entries_of(run_dir) if (r := Replica.named(e.name)).index]
         for replica in (Replica(), *others):
@@ -219,8 +225,28 @@ def served_names(owned: Owned) -> list[str] | None:
 
 
 @contextlib.contextmanager
-def _locked(run_dir: Path) -> Iterator[None]:
-    """Keep two programs from starting or stopping the same run's server at once."""
+def _locked(run_dir: Path, seconds: float, on_progress: Progress) -> Iterator[None]:
+    """Keep two programs from starting or stopping the same run's server at once.
+
+    Waits for the other one for so many seconds at most; raises `Unavailable` after them.
+    """
     run_dir.mkdir(parents=True, exist_ok=True)
-    with locked(run_dir / "engine.lock"):
+    path, began, told = run_dir / "engine.lock", time.monotonic(), False
+    with open(path, "ab+") as f:
+        while True:
+            try:
+                fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                waited = time.monotonic() - began
+            if waited > seconds:
+                raise Unavailable(
+                    f"{path}: another program has been starting or ending this run's server for"
+                    f" {waited:.0f} s, and may hang; `fuser {shlex.quote(str(path))}` names it; run"
+                    " the same command again when it has ended"
+                )
+            if waited > _SILENT_SECONDS and not told:
+                told = True
+                on_progress("waiting for another program that starts or ends this run's server")
+            time.sleep(_POLL_SECONDS)  # flock has no time limit
         yield

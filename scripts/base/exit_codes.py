@@ -20,8 +20,9 @@ from fieldkit.errors import (
     foreseen,
 )
 
-KILLED = 137
-"""128 + SIGKILL: usually the kernel's out-of-memory killer."""
+KILLED = (137, 143)
+"""128 + SIGKILL, usually the kernel's out-of-memory killer; 128 + SIGTERM, which a guard of memory
+sends first."""
 
 _BY_CODE = {
     kind.exit_code: kind
@@ -30,15 +31,16 @@ _BY_CODE = {
 """The kinds by name: another class may share its code with one of them."""
 
 
-def killed(who: str) -> str:
-    """The sentence about a child that ended with `KILLED`."""
+def killed(who: str, code: int) -> str:
+    """The sentence about a child that ended with one of `KILLED`."""
     return (
-        f"{who} was killed (exit 137), which is how the kernel ends a program when memory is short."
+        f"{who} was killed (exit {code}), which is how the kernel, or a guard of memory such as"
+        " earlyoom, ends a program when memory is short."
     )
 
 
 class Killed(Shortage):
-    """A child ended with `KILLED`."""
+    """A child ended with one of `KILLED`."""
 
 
 class ChildBug(RuntimeError):
@@ -50,9 +52,9 @@ def raise_code(code: int, text: str, who: str, log: Path) -> None:
     if code == 0:
         return
     where = f"its log: {log}"
-    if code == KILLED:
+    if code in KILLED:
         kept = "Finished work is kept; free memory and run the same command again"
-        raise Killed(f"{killed(who)} {kept}; {where}")
+        raise Killed(f"{killed(who, code)} {kept}; {where}")
     # Code 3 ends a night as a success, so it counts only with its evidence: a user's code that
     # calls `os._exit(3)` in a phase leaves none.
     if code in _BY_CODE and (text or code != PoolConverged.exit_code):

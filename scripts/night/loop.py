@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fieldkit.errors import FieldkitError, Interrupted, Unavailable, foreseen
+from fieldkit.errors import BadInput, FieldkitError, Interrupted, Unavailable, foreseen
+from fieldkit.files.atomic import sha256_file
 from fieldkit.files.journal import Journal
 from fieldkit.process.ledger import Ledger
 from rollout.sandbox.command import SandboxKind
@@ -35,7 +36,7 @@ from scripts.run.folder import RunFolder
 from scripts.run.lock import LOCK_FD_VARIABLE, LOOP, run_lock
 from scripts.run.manifest import check_host, check_sandbox, free_changes, read_manifest
 from scripts.run.memory_account import USED, told
-from scripts.run.next_phase import FLAT, Phase, drive, phase_beside
+from scripts.run.next_phase import FLAT, Phase, RunFiles, drive, phase_beside
 from scripts.run.plan import seconds_allotted
 from scripts.run.reader import RunReader
 from scripts.run.run_pool import require_reserve
@@ -51,6 +52,9 @@ from scripts.run.timings import LOOP_VARIABLE
 from scripts.run.until import FORECAST, deadline, held, next_time, seconds_until
 from scripts.run.verify import require_weights
 from scripts.track.trackers import require_trackers
+
+_READ_AGAIN_SECONDS = (2.0, 10.0, 60.0)
+"""Pauses before a run whose files could not be read is looked at again."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +182,10 @@ class _Running:
         raise_code(self.code, self.failure, who, self.log)
 
 
+class Standstill(BadInput):
+    """A phase has ended well and is due again as it was."""
+
+
 class _Loop:
     """One loop over one run, under its lock."""
 
@@ -205,6 +213,8 @@ class _Loop:
         self.unshown: Exception | None = None
         self.held = Held(folder)
         self.again = Again()
+        self.seen: tuple[Any, ...] = ()
+        self.went_well = False
 
     def journal_start(self) -> None:
         """Journal the loop's start, its limits, and the free keys that have changed."""
@@ -223,11 +233,28 @@ class _Loop:
             )
 
     def look(self) -> Phase:
-        """Find the next phase; tell the display, with the time left."""
+        """`_look`, again where the run's disk cannot be read for a moment, as a network's."""
+        for pause in _READ_AGAIN_SECONDS:
+            try:
+                return self._look()
+            except OSError as e:
+                if isinstance(e, FieldkitError) or self.wish.finish:
+                    raise
+                alarm(self.display.tell, f"{e}; looked at again in {to_the_second(pause)}")
+                self._wait(pause)
+        return self._look()
+
+    def _look(self) -> Phase:
+        """Find the next phase by run.toml as it is now, as phases read it; tell the display, with
+        the time left."""
+        self.config = with_options(
+            read_config(self.folder.config, self.options.sandbox), self.options
+        )
         reader = RunReader(self.folder)
         files = read_files(self.folder, self.config, reader)
         steps = steps_planned(self.folder, self.config, files, self.deadline, reader)
         phase = phase_now(self.folder, self.config, files, steps, self.deadline, reader)
+        self._refuse_standstill(phase, files)
         self.beside = phase_beside(phase, files, steps, self.config.run.overlap)
         step = files.newest + (phase in (Phase.ROLLOUT, Phase.TRAIN))
         figures = {"step": float(max(0, step))}
@@ -255,6 +282,26 @@ class _Loop:
             self.display.tell(Event(EventKind.PHASE, said, figures=figures))
         return phase
 
+    def _refuse_standstill(self, phase: Phase, files: RunFiles) -> None:
+        """Raise `Standstill` where a phase went well and is due again, although nothing has changed:
+        loop and phase read the run differently, and would go on for ever."""
+        manifest = self.folder.manifest
+        state = (
+            phase,
+            files.newest,
+            files.bundle_ready,
+            files.second_bundle_ready,
+            frozenset(files.evaluated),
+            sha256_file(manifest) if manifest.is_file() else None,
+        )
+        if self.went_well and state == self.seen and phase not in (Phase.DONE, Phase.CONVERGED):
+            raise Standstill(
+                f"the {phase} phase went well and changed nothing, and is due again; the newest"
+                f" {phase} log in {self.folder.log} says what it found. Was run.toml changed"
+                f" meanwhile? `{self._resume}` reads it anew and goes on"
+            )
+        self.seen, self.went_well = state, False
+
     def _keep_forecast(self, steps: int, left: float) -> None:
         """Journal this loop's first forecast, to compare it with the end."""
         if not self.has_forecast and left > 0:
@@ -277,6 +324,7 @@ class _Loop:
             if not self._goes_again(failed, foreseen(e) or e):
                 raise
             return
+        self.went_well = not self.wish.finish
         if PHASES[phase].shows_table:
             self._try_to_show()
 
@@ -311,11 +359,15 @@ class _Loop:
         alarm(self.display.tell, f"{error}; {told} (Ctrl-C stops)")
         if self.again.ends_engine(phase, error):
             self.stop_engine()
-        over = time.monotonic() + pause
-        while time.monotonic() < over and not self.wish.finish:
-            time.sleep(TICK_SECONDS)  # no event says that memory or disk came back
-            self.display.tick()
+        self._wait(pause)
         return True
+
+    def _wait(self, seconds: float) -> None:
+        """Wait, at most until the person asks for an end."""
+        over = time.monotonic() + seconds
+        while (left := over - time.monotonic()) > 0 and not self.wish.finish:
+            time.sleep(min(left, TICK_SECONDS))  # no event says that memory or disk came back
+            self.display.tick()
 
     def _log(self, phase: Phase) -> Path:
         return self.folder.log / f"{phase.value}-{time.strftime('%Y%m%d-%H%M%S')}.log"
@@ -349,7 +401,8 @@ class _Loop:
 
     def _tick(self) -> None:
         self.display.tick()
-        self.held.look()
+        with contextlib.suppress(OSError):  # a figure of the night's end ends no phase
+            self.held.look()
 
     def write_page(self) -> None:
         """Write what there is, for the person who comes after an error has ended the night."""
@@ -424,6 +477,9 @@ class _Loop:
         if self.unshown is not None:
             raise self.unshown
 
+    @property
+    def _resume(self) -> str:
+        return " ".join(["grpo run", self.folder.typed, *map(shlex.quote, self.options.words())])
+
     def _resume_hint(self) -> str:
-        command = " ".join(["grpo run", self.folder.typed, *map(shlex.quote, self.options.words())])
-        return f"stopped; `{command}` goes on from here"
+        return f"stopped; `{self._resume}` goes on from here"

@@ -319,9 +319,9 @@ def _tell_line(ctx: Context, line: str) -> None:
 
 def _refuse_failure(ctx: Context, code: int, n: int, log: Path) -> None:
     """Raise the error for the trainer's exit code; 0 raises nothing."""
-    if code == KILLED:
+    if code in KILLED:
         said = _last_error(log)  # what started several processes names the one that was killed
-        whole = killed(f"step {n}: the trainer")
+        whole = killed(f"step {n}: the trainer", code)
         what = f"step {n}: the trainer's {said}." if said.startswith("rank ") else whole
         raise Shortage(
             f"{what} The bundle is kept. {_what_is_smaller(ctx, n)};"

@@ -45,16 +45,18 @@ def run_lock(path: Path) -> Iterator[int]:
     Raises `NotOwner` naming pid and host where another process holds it. Within a phase that a loop
     started, uses the inherited lock, which stays with the parent.
     """
-    inherited = _inherited(path)
-    if inherited is not None:
-        yield inherited
+    if (parents := inherited(path)) is not None:
+        yield parents
         return
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         _take(fd, path)
         try:
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, json.dumps(_identity()).encode() + b"\n", 0)
+            # The name is a courtesy. On a full disk there is no room for it, and what makes room
+            # has to begin all the same.
+            with contextlib.suppress(OSError):
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, json.dumps(_identity()).encode() + b"\n", 0)
             yield fd
         finally:
             # The process may live on, as a sweep does with its next night. Still under the lock,
@@ -165,7 +167,7 @@ def _refusal(path: Path) -> str:
     )
 
 
-def _inherited(path: Path) -> int | None:
+def inherited(path: Path) -> int | None:
     """The descriptor of the parent's lock, if it is this run's; else None."""
     given = os.environ.get(LOCK_FD_VARIABLE, "")
     if not given.isdigit():

@@ -26,6 +26,7 @@ from scripts.base.checkout import ROOT, from_checkout, in_checkout
 from scripts.run.config import AUTO, RunConfig, flat, play_flags
 from scripts.run.folder import RunFolder
 from scripts.run.keys import all_keys, dotted_keys
+from scripts.run.lock import inherited
 from scripts.run.manifest_shape import HELP, whole_manifest
 from scripts.run.template import template_hash
 
@@ -155,9 +156,12 @@ def check_environments(folder: RunFolder, config: RunConfig) -> None:
 
 
 def check_host(folder: RunFolder, manifest: Mapping[str, Any]) -> None:
-    """Raise `NotOwner` where the run belongs to another host."""
+    """Raise `NotOwner` where the run belongs to another host. A phase of a loop asks no more: the
+    loop has, and a host may get another name meanwhile, as with a new lease of its address."""
     from scripts.base import machine
 
+    if inherited(folder.lock) is not None:
+        return
     host, here = manifest["host"], machine.host_identity()
     if is_same_host(host, here):
         return

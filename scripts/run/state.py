@@ -37,14 +37,13 @@ from scripts.words.quantities import counted
 def read_files(folder: RunFolder, config: RunConfig, reader: RunReader | None = None) -> RunFiles:
     """What is on disk now. reader: a reader that may have read part of it already.
 
-    Raises `NotOwner` where the run belongs to another host, `BadInput` where run.toml or the data
-    were changed after the first step. Before it, a changed run.toml means: not started.
+    Raises `BadInput` where run.toml or the data were changed after the first step. Before it, a
+    changed run.toml means: not started.
     """
     reader = reader or RunReader(folder)
     manifest, n_done = reader.manifest, reader.n_steps
     if manifest is None or n_done == 0:
         return _nothing_yet()
-    check_host(folder, manifest)
     if n_done > 1:
         refuse_change(folder, manifest, config)
     elif bound_changes(manifest, config):
@@ -72,8 +71,13 @@ def look(
     deadline: float | None = None,
     reader: RunReader | None = None,
 ) -> tuple[Phase, int]:
-    """The next phase, and the number of steps that are planned now. deadline: `steps_planned`'s."""
+    """The next phase, and the number of steps that are planned now. deadline: `steps_planned`'s.
+
+    Raises as `read_files`, and `NotOwner` where the run belongs to another host.
+    """
     reader = reader or RunReader(folder)
+    if reader.manifest is not None:
+        check_host(folder, reader.manifest)
     files = read_files(folder, config, reader)
     steps = steps_planned(folder, config, files, deadline, reader)
     return phase_now(folder, config, files, steps, deadline, reader), steps

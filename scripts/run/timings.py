@@ -10,6 +10,7 @@ meanwhile: how long a phase took is measured on the clock that nobody can set.
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Iterator
@@ -53,6 +54,8 @@ class Segment:
     began: float
     ended: float
     seconds: dict[str, float]
+    up: float | None = None
+    """Seconds since the machine's start at `began`; None in older files."""
 
     @property
     def wall(self) -> float:
@@ -84,7 +87,7 @@ class Stopwatch:
         """The phase as it stands now."""
         loop = this_loop()
         ended = self.began + _since_boot() - self._boot_began
-        return Segment(phase, loop, self.began, ended, dict(self.seconds))
+        return Segment(phase, loop, self.began, ended, dict(self.seconds), self._boot_began)
 
 
 @dataclass(frozen=True)
@@ -174,14 +177,21 @@ def _before(first: Segment, since: float) -> float:
 
 def _between(segments: tuple[Segment, ...], since: float) -> float:
     """Seconds in which one phase of a loop was over and the next had not begun: a process ended,
-    the loop looked at what is next, and another was started. Only the clock on the wall sees both
-    processes; where it was set back, nothing is counted."""
+    the loop looked at what is next, and another was started."""
     loops = {s.loop for s in segments}
     if len(loops) != 1 or "" in loops:
         return 0.0
-    ends = [max(s.ended, since) if i == 0 else s.ended for i, s in enumerate(segments)]
-    begins = [s.began for s in segments[1:]]
-    return sum(max(0.0, begin - end) for end, begin in zip(ends, begins, strict=False))
+    late = max(0.0, since - segments[0].ended)  # what lies before it belongs to the step before
+    gaps = [_gap(first, second) for first, second in itertools.pairwise(segments)]
+    return sum(max(0.0, gap - (late if i == 0 else 0.0)) for i, gap in enumerate(gaps))
+
+
+def _gap(first: Segment, second: Segment) -> float:
+    """Seconds from one phase's end to the next one's start, in one loop, which no restart of the
+    machine survives. Older files have only the clock that can be set."""
+    if first.up is None or second.up is None:
+        return second.began - first.ended
+    return second.up - (first.up + first.wall)
 
 
 def this_loop() -> str:

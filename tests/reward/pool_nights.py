@@ -155,7 +155,9 @@ class Sums:
 def inclusion(weights: Array) -> Array:
     """`rollout.draw.rules.chances` times the places, of each night's weights."""
     tau = np.zeros((len(weights), 1))
-    while ((missing := BATCH + np.expm1(-weights * tau).sum(1, keepdims=True)) > 1e-9 * BATCH).any():
+    while (
+        (missing := BATCH + np.expm1(-weights * tau).sum(1, keepdims=True)) > 1e-9 * BATCH
+    ).any():
         tau += missing / (weights * np.exp(-weights * tau)).sum(1, keepdims=True)
     found: Array = -np.expm1(-weights * tau)
     return found

@@ -23,12 +23,13 @@ import psutil
 import pytest
 
 from fieldkit.errors import BadInput, Shortage, Unavailable
+from fieldkit.files.atomic import locked
 from fieldkit.gate.memory import GIB
 from fieldkit.process.owned import Owned, command_line, environment, family
 from fieldkit.process.shared_memory import PLACE, shared_files
 from fieldkit.records import Sampling
 from fieldkit.training.adapter import CANARY_FILE, adapter_sha, read_adapter
-from rollout.engine import vllm_plugin
+from rollout.engine import serve, vllm_plugin
 from rollout.engine.client import EngineClient
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.lifecycle import RESTART
@@ -431,6 +432,21 @@ def ensure(tiny: TinyModel, run_dir: Path, adapter: Path | None = None, **change
     settings = replace(EngineSettings(), **changes)
     (served,) = ensure_engine(run_dir, tiny.folder, settings, adapter, "run-v1", lambda line: None)
     return served
+
+
+def test_an_end_does_not_wait_for_ever_for_a_program_that_hangs_with_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "_END_SECONDS", 0.3)
+    monkeypatch.setattr(serve, "_SILENT_SECONDS", 0.1)
+    said: list[str] = []
+    settings = replace(ENGINE_SETTINGS, stop_seconds=0.0)
+    with (
+        locked(tmp_path / "engine.lock"),
+        pytest.raises(Unavailable, match=r"engine\.lock: another program .*`fuser "),
+    ):
+        stop_engine(tmp_path, settings, said.append)
+    assert said == ["waiting for another program that starts or ends this run's server"]
 
 
 def test_a_missing_model_folder_is_bad_input(tmp_path: Path) -> None:

@@ -41,9 +41,11 @@ def test_a_child_that_ends_like_a_converged_pool_without_a_word_is_a_bug() -> No
         raise_code(PoolConverged.exit_code, "", "the rollout phase", LOG)
 
 
-def test_a_killed_child_is_a_shortage_of_memory() -> None:
-    with pytest.raises(Killed, match=rf"was killed .*its log: {LOG}") as raised:
-        raise_code(KILLED, "", "the trainer", LOG)
+@pytest.mark.parametrize("code", KILLED)
+def test_a_killed_child_is_a_shortage_of_memory(code: int) -> None:
+    """A guard of memory sends SIGTERM first."""
+    with pytest.raises(Killed, match=rf"was killed \(exit {code}\).*its log: {LOG}") as raised:
+        raise_code(code, "", "the trainer", LOG)
     assert isinstance(raised.value, Shortage)
 
 

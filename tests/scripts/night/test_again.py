@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import re
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from scripts.night.again import Again
 from scripts.night.loop import LoopOptions, run_loop
 from scripts.run.folder import RunFolder
 from scripts.run.next_phase import Phase
+from scripts.run.state import read_files
 from tests.scripts.night.running import as_from_a_terminal
 from tests.scripts.night.test_loop_end import made as made_night
 
@@ -109,8 +111,9 @@ class Played:
         self.out = io.StringIO()
         self.engines_ended = 0
 
-    def play(self, programs: Sequence[Program], **_: Any) -> None:
+    def play(self, programs: Sequence[Program], on_tick: Callable[[], None], **_: Any) -> None:
         self.meanwhile()
+        on_tick()
         end = self.ends.pop(0)
         if isinstance(end, OSError):
             raise end
@@ -155,10 +158,11 @@ def test_a_second_failure_ends_the_loop_as_ever(made: Make) -> None:
     assert played.ends == []
 
 
+@pytest.mark.parametrize("code", KILLED)
 def test_a_loop_whose_phase_was_killed_plays_it_again_on_the_engine_that_is_there(
-    made: Make,
+    made: Make, code: int
 ) -> None:
-    played = made(KILLED, 0)
+    played = made(code, 0)
     played.run()
     assert played.engines_ended == 1
 
@@ -173,6 +177,57 @@ def test_and_where_it_happens_again_the_night_has_failed_and_was_not_stopped(mad
     played = made(Interrupted.exit_code, Interrupted.exit_code)
     with pytest.raises(Killed):
         played.run()
+
+
+def test_a_phase_that_goes_well_and_does_nothing_ends_the_night(made: Make) -> None:
+    """Loop and phase read the run differently; without an end it would go on for ever."""
+    played = made(0, 0, 0)
+    played.newest = played.away  # what is renamed changes nothing
+    with pytest.raises(loop.Standstill, match=r"the eval phase went well.*`grpo run .*` reads it"):
+        played.run()
+    assert len(played.ends) == 2
+
+
+def test_a_setting_that_is_changed_meanwhile_counts_from_the_next_phase_on(made: Make) -> None:
+    """A phase reads run.toml itself, so a loop that had its own idea would ask for what is done."""
+    played = made(0, Interrupted.exit_code, Interrupted.exit_code)
+    toml = played.night.config
+
+    def one_more() -> None:
+        toml.write_text(re.sub(r"(?m)^steps = .*$", "steps = 3", toml.read_text()))
+
+    played.meanwhile = one_more
+    with pytest.raises(Killed, match="the rollout phase"):
+        played.run()
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_disk_that_cannot_be_read_for_a_moment_is_looked_at_again(
+    made: Make, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    monkeypatch.setattr(loop, "_READ_AGAIN_SECONDS", (0.01, 0.01, 0.01))
+    played, failures = made(0), [OSError(errno.ESTALE, "Stale file handle")] * times
+
+    def read(*given: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return read_files(*given)
+
+    monkeypatch.setattr(loop, "read_files", read)
+    played.run()
+    assert played.out.getvalue().count("Stale file handle; looked at again") == times
+
+
+def test_a_figure_that_cannot_be_read_ends_no_phase(
+    made: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = made(0)
+
+    def gone(*_: Any) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr("scripts.night.held.Held.look", gone)
+    played.run()
 
 
 def test_a_disk_that_is_full_for_the_loop_too_is_looked_at_again_where_it_had_room_before(

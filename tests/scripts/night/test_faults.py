@@ -153,6 +153,14 @@ def test_a_clock_set_back_between_two_phases_makes_no_step_an_hour_long() -> Non
     assert step.seconds == {"rollout": 10.0, "gradient": 8.0}
 
 
+def test_a_clock_set_forward_between_two_phases_or_in_one_makes_no_step_hours_long() -> None:
+    before = Segment("rollout", "77", 10.0, 20.0, {"rollout": 10.0}, up=500.0)
+    after = Segment("train", "77", 9 * HOUR, 9 * HOUR + 8, {"gradient": 8.0}, up=511.0)
+    step = StepTimings(1, (before, after))
+    assert step.wall == 19
+    assert step.seconds == {"rollout": 10.0, "gradient": 8.0, "between": 1.0}
+
+
 def test_a_clock_set_back_within_a_phase_shortens_it_by_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

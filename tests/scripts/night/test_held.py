@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fieldkit.gate import memory
 from fieldkit.process.ledger import Ledger
 from fieldkit.process.owned import terminate, wait_ended
 from scripts.night import held
@@ -49,6 +50,16 @@ def test_the_most_that_the_trainer_held_is_known_after_it_gave_it_back(
     looking.look()
     assert 200 * MIB < looking.most < 260 * MIB
     assert looking.news() == looking.most
+    assert looking.news() is None
+
+
+def test_where_a_gpu_is_nothing_is_asked_of_its_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "gpu_total", lambda: 24 * 1024 * MIB)
+    monkeypatch.setattr(memory, "gpu_held_by", lambda pids: pytest.fail("the driver was asked"))
+    looking = Held(RunFolder(tmp_path))
+    looking.look()
     assert looking.news() is None
 
 

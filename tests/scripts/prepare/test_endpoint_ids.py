@@ -124,7 +124,9 @@ def test_of_a_reply_that_was_cut_no_end_of_turn_is_learned(
             for demo in said
         ]
         for whole, found in zip(said, with_ids(config, by_id, cut, renderer), strict=True):
-            assert (*found.turns[0].completion_ids, renderer.eot_id) == whole.turns[0].completion_ids
+            assert (*found.turns[0].completion_ids, renderer.eot_id) == whole.turns[
+                0
+            ].completion_ids
             assert len(found.turns[0].logprobs) == len(found.turns[0].completion_ids)
             for after, before in zip(found.turns[1:], whole.turns[1:], strict=True):
                 later += 1

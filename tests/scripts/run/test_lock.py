@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -54,6 +55,20 @@ def test_a_second_loop_is_told_who_owns_the_run_and_how_to_stop_it(lock: Path) -
             pytest.fail("two loops own one run")
         assert NotOwner.exit_code == 6
         first.kill()
+
+
+def test_a_full_disk_keeps_nobody_from_the_lock(
+    lock: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What makes room has to begin; the holder's name is a courtesy."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with run_lock(lock):
+        assert is_held(lock)
+    assert not is_held(lock)
 
 
 def taken_by_one_that_is_gone(lock: Path, phase: subprocess.Popen[str]) -> None:

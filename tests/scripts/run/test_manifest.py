@@ -18,6 +18,7 @@ from scripts.evidence.findings import read_findings
 from scripts.phases.context import Context
 from scripts.phases.takeover import takeover
 from scripts.run.config import ModelSettings, RunConfig, changed_keys
+from scripts.run.lock import LOCK_FD_VARIABLE, run_lock
 from scripts.run.manifest import (
     bound_changes,
     check_environments,
@@ -65,6 +66,15 @@ def test_a_run_on_its_own_host_goes_on_after_a_reboot(night: Night, here: dict[s
 def test_a_run_of_another_name_is_another_hosts(night: Night, here: dict[str, str]) -> None:
     manifest = edit(night, host={**here, "name": "attic"})
     with pytest.raises(NotOwner, match=r"belongs to host attic, this is spark; .*grpo takeover"):
+        check_host(night.folder, manifest)
+
+
+def test_a_host_that_is_renamed_while_a_loop_runs_ends_no_phase_of_it(
+    night: Night, here: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = edit(night, host={**here, "name": "attic"})
+    with run_lock(night.folder.lock) as fd:
+        monkeypatch.setenv(LOCK_FD_VARIABLE, str(fd))
         check_host(night.folder, manifest)
 
 
