@@ -187,6 +187,8 @@ def compare_nights(words: Sequence[str], *, unlike: Path | None = None) -> Seeds
                 f"{word}: --seeds compares what a night came to with its own start; name the"
                 f" night alone, as in `grpo compare {end.word} … --seeds`"
             )
+    for end in ends.values():
+        _require_end(end)
     told = (*_differing_settings(ends.values()), *remarks(ends))
     starts = {label: read_arm(f"{end.word}@{WARM}") for label, end in ends.items()}
     if unlike is not None:
@@ -200,6 +202,22 @@ def compare_nights(words: Sequence[str], *, unlike: Path | None = None) -> Seeds
     if len({night.name for night in nights}) < len(nights):
         raise BadInput("--seeds: two of these are steps of one night; name each night once")
     return replace(_compared({listed(words): nights}), remarks=told)
+
+
+def _require_end(end: StoredArm) -> None:
+    """Raise `BadInput` for the start's evaluation of a night whose later adapters have none: as a
+    night that gained nothing it would draw the mean to zero."""
+    steps = RunReader(end.folder).steps
+    trained = {step.adapter_sha for step in steps[1:]}
+    if end.arm.isdecimal() or trained == {steps[0].adapter_sha}:
+        return
+    raise BadInput(
+        f"{end.folder.path}: only what the night began with is evaluated, which says nothing of what"
+        f" it came to; leave it out, or play it: `grpo eval {end.folder.typed}`"
+        if trained
+        else f"{end.folder.path}: an evaluation of one adapter and no night, so it has no end of its"
+        " own; name it without --seeds"
+    )
 
 
 def _compared(arms: Mapping[str, Sequence[_Played]]) -> SeedsComparison:

@@ -39,7 +39,7 @@ from scripts.evidence.played import (
 )
 from scripts.evidence.step_figures import REWARD, TURNS
 from scripts.evidence.stored import HELD_OUT, absent_episodes, has_bundles, read_stored
-from scripts.evidence.verdict import SIGNIFICANT, Verdict, judge
+from scripts.evidence.verdict import REWARD_TREND, SIGNIFICANT, Verdict, judge
 from scripts.run.config import RunConfig, read_config
 from scripts.run.folder import RunFolder
 from scripts.run.manifest import typed_to_play
@@ -156,7 +156,7 @@ class Findings:
         return not self.config.reward.schedule
 
     @property
-    def _drawn_alike(self) -> bool:
+    def drawn_alike(self) -> bool:
         """Whether a trend of the steps' figures is one of the policy. With weights, and with a pool
         that grew, a draw moves on to tasks that pass more or less often, and that end so."""
         return self.config.rollout.draw not in WEIGHTS and not last_growth(self.manifest)
@@ -175,7 +175,7 @@ class Findings:
             e.against_reference(e.newest),
             Training(
                 len(self.played),
-                trends(self.played, self._drawn_alike, self._paid_alike),
+                trends(self.played, self.drawn_alike, self._paid_alike),
                 self.sampled,
             ),
         )
@@ -203,7 +203,10 @@ class Findings:
         """The steps at which a goal was first reached."""
         moved = (trend(self.played, figure) for figure in (TURNS, REWARD))
         proven = {t.figure for t in moved if t and t.p_value < SIGNIFICANT and t.sign}
-        return milestones(self.steps, self._paid_alike, proven if self._drawn_alike else None)
+        if self.verdict is not None:  # whose tests of trends are corrected for each other
+            tested = {t.what: t.sign for t in self.verdict.tests}
+            proven -= {REWARD.key} if not tested.get(REWARD_TREND) else set()
+        return milestones(self.steps, self._paid_alike, proven if self.drawn_alike else None)
 
     @cached_property
     def warnings(self) -> tuple[Warning_, ...]:

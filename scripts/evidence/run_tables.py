@@ -243,12 +243,14 @@ WORK = "Is the reward earned by work?"
 
 
 def _done_change(f: Findings, first: AtStop, last: AtStop) -> str:
-    """The change in the share of stops that are done, in points, with the p of its trend."""
+    """The change in the share of stops that are done, in points, with the p of its trend, where a
+    trend is one of the policy."""
     trend = learning.trend(f.played, STOPS_DONE)
     if not (first.n and last.n and trend):
         return NOTHING
     change = quantities.points(last.passed / last.n - first.passed / first.n)
-    return f"{change}, p {quantities.p_value(trend.p_value, equals=True)}"
+    p = f", p {quantities.p_value(trend.p_value, equals=True)}" if f.drawn_alike else ""
+    return f"{change}{p}"
 
 
 def _of_stops(count: int, n: int) -> str:

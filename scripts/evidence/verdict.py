@@ -246,7 +246,7 @@ class _Case:
     def _worse(self, habit: Habit, work: Work) -> str:
         if work is not Work.WORSE:
             return f"It ends fewer tasks by itself: {self._ends}."
-        if habit in (Habit.GONE, Habit.REDUCED):
+        if habit is Habit.GONE:
             return (
                 "It traded one habit for another: it ends its tasks, but leaves more work undone."
             )
@@ -406,7 +406,7 @@ def room(paired: PairedRow) -> str:
         side = "above" if interval.low > 0 else "below"
         return (
             f"in tasks passed its interval lies {side} zero ({span(interval)} points), which its"
-            " test, corrected for the others, does not bear out"
+            " test does not bear out"
         )
     worse, better = 100 * abs(interval.low), 100 * interval.high
     return f"in tasks passed it may be up to {worse:.1f} points worse or {better:.1f} better"

@@ -283,7 +283,7 @@ class _Loop:
         return phase
 
     def _refuse_standstill(self, phase: Phase, files: RunFiles) -> None:
-        """Raise `Standstill` where a phase went well and is due again, although nothing has changed:
+        """Raise `Standstill` where a phase went well and is due again, although nothing changed:
         loop and phase read the run differently, and would go on for ever."""
         manifest = self.folder.manifest
         state = (

@@ -70,7 +70,7 @@ def headline(m: Findings, wall: WallTime | None) -> Headline:
         worse_note=(
             f"Of {quantities.counted(n_looked_at, 'interval')} of assertions under “Where it"
             f" changed”, {len(rows) or 'none'} on the worse side of zero; by luck alone one in"
-            f" {ONE_IN} is."
+            f" {ONE_IN} is, and where fewer than six tasks changed none can be."
         )
         if n_looked_at
         else "",

@@ -217,6 +217,15 @@ def test_the_start_of_a_night_is_no_night(nights: Path) -> None:
         compare_nights([str(nights / "kind-seed0"), f"{nights / 'kind-seed1'}@warm"])
 
 
+def test_a_night_of_which_only_the_start_is_evaluated_is_none_that_gained_nothing() -> None:
+    whole, stopped = (str(ROOT / "docs" / "resample" / f"seed-{n}") for n in (0, 2))
+    with pytest.raises(BadInput, match=r"seed-2: only what the night began with is evaluated.*leave"):
+        compare_nights([whole, stopped])
+    judged = str(ROOT / "docs" / "default-night" / "development-0")
+    with pytest.raises(BadInput, match=r"development-0: an evaluation of one adapter and no night"):
+        compare_nights([whole, judged])
+
+
 def test_two_steps_of_one_night_are_not_two_nights() -> None:
     night = str(ROOT / "runs" / "sql-0")
     with pytest.raises(BadInput, match="two of these are steps of one night"):

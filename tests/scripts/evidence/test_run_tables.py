@@ -88,3 +88,8 @@ def test_stops_that_come_to_be_done_say_by_how_much_and_whether_it_can_be_luck(
     (row,) = (r for r in table.rows if r[0] == "stops with everything done")
     assert [cell.split()[0] for cell in row[1:3]] == ["4/30", "26/30"]
     assert row[3] == "+73.3, p < 0.001"
+    drawn = replace(night.config, rollout=replace(night.config.rollout, draw="frontier"))
+    table = work_table(read_findings(night.folder, drawn))
+    assert table is not None
+    (row,) = (r for r in table.rows if r[0] == "stops with everything done")
+    assert row[3] == "+73.3", "a draw by weight moves to other tasks"

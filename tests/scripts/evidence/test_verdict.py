@@ -166,6 +166,13 @@ def test_stopping_early_at_the_price_of_the_work_is_called_a_trade() -> None:
     assert "traded one habit for another" in found.headline
 
 
+def test_a_habit_that_is_only_reduced_was_not_traded_for_work() -> None:
+    before = arm("warm start", set(range(100)), set(), 3, 12, N)
+    found = verdict(before, arm("step 3", set(range(60)), set(range(20)), 1, 2, N))
+    assert (found.habit, found.work) == (Habit.REDUCED, Work.WORSE)
+    assert "The work got worse; it ends 20 of 158 tasks by itself, 0 before." in found.headline
+
+
 def test_more_stops_that_are_not_nearly_all_leave_the_habit_weaker() -> None:
     before = arm("warm start", set(), set(), 2, 12, N)
     found = verdict(before, arm("step 9", set(), set(range(90)), 2, 8, N))
