@@ -73,13 +73,15 @@ class Work(StrEnum):
 class FamilyTest:
     """One of the tests that the verdict makes together.
 
-    adjusted: its p-value by Holm over all of them. sign: of a change that is proven, else 0.
+    adjusted: its p-value by Holm over those that count. sign: of a change that is proven, else 0.
+    counts: enough differs that it could be significant; another one keeps its own p-value.
     """
 
     what: str
     p_value: float
     adjusted: float
     sign: int
+    counts: bool = True
 
 
 PASSES, STOPPED, SAMPLED = "tasks passed", "ended by itself", "ended by itself, sampled"
@@ -148,17 +150,29 @@ def lost_since(late: Sequence[PairedRow]) -> tuple[PairedRow, ...]:
 
 
 def _tests(paired: PairedRow, training: Training) -> tuple[FamilyTest, ...]:
-    """The family: every test that a claim of the verdict can rest on."""
+    """The family: every test that a claim of the verdict can rest on. One that no outcome could
+    make significant, given how few tasks differ at all, corrects no other (Tarone 1990)."""
     pairs = {PASSES: paired.passed, STOPPED: paired.stopped}
     if training.sampled is not None and training.sampled.stopped is not None:
         pairs[SAMPLED] = training.sampled.stopped
     moved = {_TREND_NAMES[t.figure]: t for t in training.trends}
-    raw = [p.test.p_value for p in pairs.values()] + [t.p_value for t in moved.values()]
-    adjusted = dict(zip([*pairs, *moved], zip(raw, holm(raw), strict=True), strict=True))
+    raw = {name: p.test.p_value for name, p in pairs.items()}
+    raw |= {name: t.p_value for name, t in moved.items()}
+    able = [name for name, p in pairs.items() if _can_show(p.test)]
+    able += [name for name, t in moved.items() if t.tau or t.first != t.last]
+    corrected = dict(zip(able, holm([raw[name] for name in able]), strict=True))
+    adjusted = {name: (p, corrected.get(name, p)) for name, p in raw.items()}
     signs = {name: pair.with_p(adjusted[name][1]).sign for name, pair in pairs.items()}
     for name, trend in moved.items():
         signs[name] = trend.sign if adjusted[name][1] < SIGNIFICANT else 0
-    return tuple(FamilyTest(name, *p, signs[name]) for name, p in adjusted.items())
+    return tuple(
+        FamilyTest(name, *p, signs[name], counts=name in able) for name, p in adjusted.items()
+    )
+
+
+def _can_show(test: PairedTest) -> bool:
+    """Whether the exact test would be significant if all tasks that differ did so in one way."""
+    return 0.5 ** (test.first_only + test.second_only - 1) < SIGNIFICANT
 
 
 _TREND_NAMES = {STOPS.key: STOPS_TREND, REWARD.key: REWARD_TREND}
@@ -285,8 +299,18 @@ class _Case:
             *([s.words(self.before.name, self._p(SAMPLED))] if s else []),
             *self._trend_sentence(),
             *_room_sentence(work, self.paired, _level(self.tests)),
-            f"Each p is corrected for the {len(self.tests)} tests that the verdict makes (Holm):"
-            f" McNemar's exact test over the tasks{trends}.",
+            f"Each p is corrected for {self._family} (Holm): McNemar's exact test over the"
+            f" tasks{trends}.",
+        )
+
+    @property
+    def _family(self) -> str:
+        able = sum(t.counts for t in self.tests.values())
+        if able == len(self.tests):
+            return f"the {able} tests that the verdict makes"
+        return (
+            f"the {able} of the verdict's {len(self.tests)} tests in which enough differs to"
+            " show anything"
         )
 
     def _work_sentence(self) -> str:
@@ -363,7 +387,7 @@ def _level(tests: Mapping[str, FamilyTest]) -> float:
     tests that show more."""
     passed = tests[PASSES].p_value
     shown = sum(t.adjusted < SIGNIFICANT and t.p_value < passed for t in tests.values())
-    return SIGNIFICANT / (len(tests) - shown)
+    return SIGNIFICANT / max(1, sum(t.counts for t in tests.values()) - shown)
 
 
 def _room_sentence(work: Work, paired: PairedRow, level: float) -> tuple[str, ...]:
