@@ -212,11 +212,11 @@ def _require_end(end: StoredArm) -> None:
     if end.arm.isdecimal() or trained == {steps[0].adapter_sha}:
         return
     raise BadInput(
-        f"{end.folder.path}: only what the night began with is evaluated, which says nothing of what"
-        f" it came to; leave it out, or play it: `grpo eval {end.folder.typed}`"
+        f"{end.folder.path}: only what the night began with is evaluated, which says nothing of"
+        f" what it came to; leave it out, or play it: `grpo eval {end.folder.typed}`"
         if trained
-        else f"{end.folder.path}: an evaluation of one adapter and no night, so it has no end of its"
-        " own; name it without --seeds"
+        else f"{end.folder.path}: an evaluation of one adapter and no night, so it has no end of"
+        " its own; name it without --seeds"
     )
 
 
