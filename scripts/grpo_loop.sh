@@ -19,7 +19,7 @@ ask() {
     asked=$((asked + 1))
     case $asked in
         1) echo "finishing this step; Ctrl-C again stops now (both can be resumed)" || true ;;
-        2) kill "$phase_pid" 2> /dev/null || true ;;
+        2) [ -z "$phase_pid" ] || kill "$phase_pid" 2> /dev/null || true ;;
     esac
 }
 trap ask INT
@@ -43,6 +43,7 @@ while :; do
     [ "$asked" -lt 2 ] || kill "$phase_pid"
     while kill -0 "$phase_pid" 2> /dev/null; do wait "$phase_pid" || true; done
     wait "$phase_pid" && code=0 || code=$?
+    phase_pid='' # its number may be a stranger's from now on
     [ "$asked" -lt 2 ] || exit 130
     [ "$code" = 0 ] || exit "$code"
 done

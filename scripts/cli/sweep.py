@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
@@ -115,6 +114,7 @@ def run_(
     from scripts.night.several import play_nights
     from scripts.prepare.sweep_file import make_nights, read_sweep
     from scripts.run.folder import resolve_run
+    from scripts.run.timings import since_boot
 
     folder = resolve_run(name)
     sweep = read_sweep(folder.path)
@@ -122,7 +122,7 @@ def run_(
     nights = make_nights(sweep)
     options = LoopOptions(skip_preflight=skip_preflight, sandbox=sandbox)
     go_on = " ".join(["grpo sweep run", folder.typed, *options.words()])
-    until = None if hours is None else time.monotonic() + 3600 * hours
+    until = None if hours is None else since_boot() + 3600 * hours
 
     def play(arms: Collection[str], steps: int | None) -> bool:
         chosen = [night.folder for night in nights if night.arm in arms]

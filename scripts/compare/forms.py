@@ -15,7 +15,7 @@ from fieldkit.codec import SCHEMA
 from scripts.compare.compare import Compared, Comparison
 from scripts.compare.seed_forms import CHANGES_COLUMNS, changes_row, passes
 from scripts.compare.shown import Shown
-from scripts.evidence.conditions import surroundings
+from scripts.evidence.conditions import payment, surroundings
 from scripts.evidence.findings import Findings
 from scripts.evidence.run_tables import Section, page_tables
 from scripts.evidence.tables import (
@@ -138,6 +138,7 @@ def markdown(c: Comparison) -> str:
 
 def plain(c: Comparison) -> dict[str, Any]:
     """Every number and the folder of each arm, as JSON-ready values."""
+    unpaid = dict.fromkeys(("mean_reward", "reward_sd")) if payment(c.arms) else {}
     where = None
     if c.pair is not None:
         pair = c.pair.plain()
@@ -149,8 +150,10 @@ def plain(c: Comparison) -> dict[str, Any]:
         "sentences": list(sentences(c)),
         "remarks": list(c.remarks),
         "conditions": dict(c.conditions),
-        "arms": [{**_identity(c, row.name), **asdict(row)} for row in c.rows],
-        "differences": [_difference(one) for one in c.compared],
+        "arms": [{**_identity(c, row.name), **asdict(row), **unpaid} for row in c.rows],
+        "differences": [
+            {**_difference(one), **({"reward": None} if unpaid else {})} for one in c.compared
+        ],
         **({} if c.mean is None else {"mean": {m: asdict(found) for m, found in c.mean.items()}}),
         "stops": {name: dict(counts) for name, counts in c.stops.items()},
         "by": where,

@@ -243,6 +243,7 @@ def remarks(arms: Mapping[str, StoredArm]) -> tuple[str, ...]:
         *_newer(arms),
         *_same_adapter(arms),
         *_models(arms),
+        *_payment(arms),
         *_surroundings(arms),
     )
 
@@ -281,6 +282,22 @@ def _models(arms: Mapping[str, StoredArm]) -> Iterator[str]:
         yield (
             f"Not the same base model: {_by_value(named)}. Each counts tokens by its own tokenizer."
         )
+
+
+def payment(arms: Mapping[str, StoredArm]) -> dict[str, dict[str, str]]:
+    """The settings of the reward in which arms differ: by dotted key the value of each arm."""
+    keys = [("reward", key) for key in RunConfig().plain()["reward"]]
+    found = {label: _settings(arm.manifest, keys) for label, arm in arms.items()}
+    values = {
+        f"{t}.{k}": {label: str(s[f"{t}.{k}"]) for label, s in found.items()} for t, k in keys
+    }
+    return {key: of for key, of in values.items() if len({*of.values()}) > 1}
+
+
+def _payment(arms: Mapping[str, StoredArm]) -> Iterator[str]:
+    if differing := payment(arms):
+        told = "; ".join(f"{key}: {_by_value(of)}" for key, of in differing.items())
+        yield f"Paid differently ({told}), so mean rewards and their differences are left out."
 
 
 def _surroundings(arms: Mapping[str, StoredArm]) -> Iterator[str]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -38,6 +37,7 @@ from scripts.run.next_phase import Phase
 from scripts.run.plan import seconds_allotted
 from scripts.run.reader import RunReader
 from scripts.run.state import look, read_files, read_measured, seconds_to_end, steps_planned
+from scripts.run.timings import since_boot
 
 AS_SET = LoopOptions()
 """A night as its run.toml says."""
@@ -104,7 +104,7 @@ def play_nights(
 ) -> bool:
     """Play what is left of `nights`; False where the time did not suffice.
 
-    until: `time.monotonic()` by which they have to be over. go_on: the command that a person types
+    until: `timings.since_boot()` by which they have to be over. go_on: the command that a person types
     to go on.
 
     A night that fails is told, and the others go on. They do not where no phase of any night has
@@ -136,7 +136,7 @@ def play_nights(
         if not goes_on:
             whole = False
             break
-        seconds, left = due.seconds, None if until is None else until - time.monotonic()
+        seconds, left = due.seconds, None if until is None else until - since_boot()
         if left is not None and left < (seconds or 0.0):
             say(
                 f"{which}, {night.name}, is not begun: a night takes about"

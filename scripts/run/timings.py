@@ -67,7 +67,7 @@ class Stopwatch:
 
     def __init__(self, began: float) -> None:
         self.began = began
-        self._boot_began = _since_boot() - (time.time() - began)
+        self._boot_began = since_boot() - (time.time() - began)
         self.seconds: dict[str, float] = {"startup": time.time() - began}
 
     @contextmanager
@@ -86,7 +86,7 @@ class Stopwatch:
     def segment(self, phase: str) -> Segment:
         """The phase as it stands now."""
         loop = this_loop()
-        ended = self.began + _since_boot() - self._boot_began
+        ended = self.began + since_boot() - self._boot_began
         return Segment(phase, loop, self.began, ended, dict(self.seconds), self._boot_began)
 
 
@@ -205,10 +205,10 @@ def process_began() -> float:
     """Unix seconds at which this process was started."""
     ticks = start_time(os.getpid())
     assert ticks is not None
-    return time.time() - (_since_boot() - ticks / os.sysconf("SC_CLK_TCK"))
+    return time.time() - (since_boot() - ticks / os.sysconf("SC_CLK_TCK"))
 
 
-def _since_boot() -> float:
+def since_boot() -> float:
     """Seconds on the clock that cannot be set; it also runs while the machine is asleep."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 

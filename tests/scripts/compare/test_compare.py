@@ -532,6 +532,17 @@ def typed(*words: str | Path) -> None:
     app(["compare", *map(str, words)], standalone_mode=False)
 
 
+def test_rewards_that_were_paid_differently_are_not_compared() -> None:
+    """One policy with two turn penalties: a gain of 0.5 would be the payment's alone."""
+    arms = [f"docs/penalty/turn_penalty-{p}-seed0@warm" for p in ("0.5", "0")]
+    found = plain(compare_arms([str(ROOT / arm) for arm in arms]))
+    assert any(
+        r.startswith("Paid differently (reward.turn_penalty: 0.5 (") for r in found["remarks"]
+    )
+    assert {arm["mean_reward"] for arm in found["arms"]} == {None}
+    assert [one["reward"] for one in found["differences"]] == [None]
+
+
 def test_typed_json_is_json_and_nothing_else(
     runs: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -219,9 +219,7 @@ def test_the_start_of_a_night_is_no_night(nights: Path) -> None:
 
 def test_a_night_of_which_only_the_start_is_evaluated_is_none_that_gained_nothing() -> None:
     whole, stopped = (str(ROOT / "docs" / "resample" / f"seed-{n}") for n in (0, 2))
-    with pytest.raises(
-        BadInput, match=r"seed-2: only what the night began with is .*leave"
-    ):
+    with pytest.raises(BadInput, match=r"seed-2: only what the night began with is .*leave"):
         compare_nights([whole, stopped])
     judged = str(ROOT / "docs" / "default-night" / "development-0")
     with pytest.raises(BadInput, match=r"development-0: an evaluation of one adapter and no night"):

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from scripts.night import several
 from scripts.night.several import NightsFailed, is_over, night_seconds
 from scripts.run.folder import RunFolder
 from scripts.run.reader import RunReader
+from scripts.run.timings import since_boot
 from tests.chaos.night import SITE
 from tests.scripts.made_night import Night, make_night
 from tests.scripts.night.running import WORLD
@@ -90,7 +90,7 @@ class Begun:
         monkeypatch.setattr(several, "run_loop", lambda night, *rest: self.names.append(night.name))
 
     def within(self, hours: float, *nights: RunFolder) -> bool:
-        until = time.monotonic() + 3600 * hours
+        until = since_boot() + 3600 * hours
         return several.play_nights(nights, several.AS_SET, until, self.said.append, "go on")
 
 
