@@ -104,8 +104,8 @@ def play_nights(
 ) -> bool:
     """Play what is left of `nights`; False where the time did not suffice.
 
-    until: `timings.since_boot()` by which they have to be over. go_on: the command that a person types
-    to go on.
+    until: `timings.since_boot()` by which they have to be over. go_on: the command that a person
+    types to go on.
 
     A night that fails is told, and the others go on. They do not where no phase of any night has
     gone well before, or since the failure before: the next night would fail too. Nor do they where
