@@ -20,7 +20,7 @@ from pydantic import FiniteFloat, PositiveFloat, PositiveInt
 from fieldkit.errors import BadInput
 from fieldkit.eval.grade import AssertionResult, Grade, RewardPart
 from fieldkit.registry import Registry, nearest
-from fieldkit.settings import Choice, Unit, settings
+from fieldkit.settings import Change, Choice, Unit, settings
 from rollout.envs.base import Environment
 
 
@@ -122,7 +122,7 @@ class EnvSettings:
     """Style "openenv": the fields of an observation that the policy reads; all by default."""
     python: str = ""
     """The Python of the virtual environment that has the code's packages."""
-    call_seconds: Annotated[PositiveFloat, Unit("seconds")] = 60.0
+    call_seconds: Annotated[PositiveFloat, Unit("seconds"), Change.MACHINE] = 60.0
     """How long one reset, tool or reward may take; a longer call means a broken environment."""
 
     def __post_init__(self) -> None:

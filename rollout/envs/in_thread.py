@@ -228,4 +228,7 @@ async def _limited(
 
 
 def _late(what: str, seconds: float, line: str) -> Unavailable:
-    return Unavailable(f"{what}: no answer in {seconds:g} s (call_seconds); it was at {line}")
+    return Unavailable(
+        f"{what}: no answer in {seconds:g} s; it was at {line}. Bound the work there, or give it"
+        " more time: call_seconds of its [envs.NAME] in run.toml, which may change during a run"
+    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -171,6 +172,11 @@ def attributes_of(cls: type) -> dict[str, str]:
     return {tool.__name__: attribute for attribute, tool in tools_of(cls).items()}
 
 
+def _short(arguments: object) -> str:
+    """What a policy asked for, as much of it as a message has room for."""
+    return textwrap.shorten(repr(arguments), 200, placeholder=" …")
+
+
 def needed(parameters: Iterable[inspect.Parameter]) -> list[str]:
     """The names of the required parameters."""
     starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -322,8 +328,9 @@ class TrlToolbox:
             f"{self._code.where}: the tool {call.name}",
             self._code.settings.call_seconds,
         )
+        asked_for = f"{what}, called with {_short(call.arguments)}"
         try:
-            result = await in_thread(tool, call.arguments, seconds, what, self._own.thread)
+            result = await in_thread(tool, call.arguments, seconds, asked_for, self._own.thread)
         except (BadInput, Unavailable):
             raise
         except Exception as e:

@@ -295,12 +295,18 @@ def _code(env: Mapping[str, Any]) -> str:
 def bound_changes(manifest: Mapping[str, Any], config: RunConfig) -> dict[str, tuple[Any, Any]]:
     """The changes that a run with a finished step forbids."""
     found = changes(manifest, config)
-    return {k: pair for k, pair in found.items() if k not in FREE_KEYS | TYPED_KEYS}
+    return {k: pair for k, pair in found.items() if _as_listed(k) not in FREE_KEYS | TYPED_KEYS}
 
 
 def free_changes(manifest: Mapping[str, Any], config: RunConfig) -> dict[str, tuple[Any, Any]]:
     """The changes that it allows."""
-    return {k: pair for k, pair in changes(manifest, config).items() if k in FREE_KEYS}
+    return {k: pair for k, pair in changes(manifest, config).items() if _as_listed(k) in FREE_KEYS}
+
+
+def _as_listed(key: str) -> str:
+    """A key of one environment as that of any: envs.sql.use → envs.NAME.use."""
+    parts = key.split(".", 2)
+    return f"envs.NAME.{parts[2]}" if parts[0] == "envs" and len(parts) == 3 else key
 
 
 def refuse_change(folder: RunFolder, manifest: Mapping[str, Any], config: RunConfig) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fieldkit.codec import plain
 from fieldkit.errors import BadInput, NotOwner
 from rollout.envs.env_settings import EnvSettings
 from rollout.sandbox.command import SandboxKind
@@ -67,6 +68,19 @@ def test_a_run_of_another_name_is_another_hosts(night: Night, here: dict[str, st
     manifest = edit(night, host={**here, "name": "attic"})
     with pytest.raises(NotOwner, match=r"belongs to host attic, this is spark; .*grpo takeover"):
         check_host(night.folder, manifest)
+
+
+def test_how_long_a_call_may_take_can_be_changed_during_a_run_and_its_code_cannot() -> None:
+    """Else a tool that one reply makes too slow would end the run for good."""
+    one = EnvSettings(use="game:Game", passes="reward > 0")
+    manifest = {"config": {**RunConfig().plain(), "envs": {"game": plain(one)}}}
+
+    def now(**changed: Any) -> RunConfig:
+        return replace(RunConfig(), envs={"game": replace(one, **changed)})
+
+    assert bound_changes(manifest, now(call_seconds=9.0)) == {}
+    assert free_changes(manifest, now(call_seconds=9.0)) == {"envs.game.call_seconds": (60.0, 9.0)}
+    assert bound_changes(manifest, now(ends="over")) == {"envs.game.ends": ("", "over")}
 
 
 def test_a_host_that_is_renamed_while_a_loop_runs_ends_no_phase_of_it(
@@ -185,10 +199,10 @@ def test_an_environments_keys_are_told_one_by_one_and_a_new_environment_is_a_cha
     del then["envs"]["mine"]["fallback"], then["envs"]["mine"]["sessions"]
     manifest = edit(night, config=then)
     assert bound_changes(manifest, now) == {}, "both were added since, and have their defaults"
-    says = replace(now, envs={"mine": replace(mine, fallback="say", call_seconds=5.0)})
+    says = replace(now, envs={"mine": replace(mine, fallback="say", passes="reward >= 2")})
     assert bound_changes(manifest, says) == {
+        "envs.mine.passes": ("reward >= 1", "reward >= 2"),
         "envs.mine.fallback": ("", "say"),
-        "envs.mine.call_seconds": (60.0, 5.0),
     }
     other = replace(now, envs={"mine": mine, "other": replace(mine, use="other.py:Other")})
     assert bound_changes(manifest, other) == {"envs.other": (None, "other.py:Other")}
