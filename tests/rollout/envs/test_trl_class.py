@@ -445,9 +445,7 @@ def test_a_class_that_calls_exit_is_a_broken_environment_and_not_the_phases_own_
         )
     )
     register(EnvSettings(use="quits.py:Quits", passes="reward >= 1"), tmp_path)
-    with pytest.raises(
-        Unavailable, match=rf"{place}.*: it called sys.exit\(3\) \(.*quits.py:\d"
-    ):
+    with pytest.raises(Unavailable, match=rf"{place}.*: it called sys.exit\(3\) \(.*quits.py:\d"):
         play(["quit:", "Done."])
 
 
