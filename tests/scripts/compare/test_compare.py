@@ -19,6 +19,7 @@ from fieldkit.codec import read_trajectories
 from fieldkit.errors import BadInput
 from fieldkit.files.journal import Journal
 from rollout.arm import TRAJECTORIES, key_of
+from rollout.envs.env_settings import EnvSettings
 from scripts.base.checkout import ROOT
 from scripts.cli.app import app
 from scripts.compare.compare import Comparison, compare_arms, matched_arms
@@ -318,8 +319,8 @@ def test_how_a_run_trains_or_how_fast_it_serves_is_no_reason_to_refuse(
 def test_what_is_no_condition_is_named_as_run_toml_names_it() -> None:
     config = asdict(RunConfig())
     for dotted in NO_CONDITION:
-        table, _, key = dotted.partition(".")
-        assert key in config[table], dotted
+        table, _, key = dotted.rpartition(".")
+        assert key in (EnvSettings.__annotations__ if table == "envs.NAME" else config[table])
 
 
 def test_other_sampling_seeds_are_refused(runs: Path) -> None:

@@ -69,10 +69,21 @@ async def test_an_episode_without_a_step_has_earned_nothing(guess: OpenEnv) -> N
 
 async def test_an_environment_that_gives_no_reward_has_none(guess: OpenEnv) -> None:
     episode = OpenEnvToolbox(guess)
-    episode.earned = [None, None]
+    episode.earned, episode.done = [None, None], True
     assert episode.reward is None
     episode.earned = [None, 0.5]
     assert episode.reward == 0.5
+
+
+async def test_an_episode_that_never_came_to_the_step_that_pays_is_worth_what_was_given(
+    guess: OpenEnv,
+) -> None:
+    """Without a reward it would be compared with none: one that won and one that stalled would be a
+    group of which nothing is learned."""
+    episode = OpenEnvToolbox(guess)
+    assert episode.reward == 0
+    episode.earned = [None, None]
+    assert episode.reward == 0
 
 
 async def test_two_episodes_know_nothing_of_each_other(guess: OpenEnv) -> None:
