@@ -297,7 +297,7 @@ def payment(arms: Mapping[str, StoredArm]) -> dict[str, dict[str, str]]:
 def _payment(arms: Mapping[str, StoredArm]) -> Iterator[str]:
     if differing := payment(arms):
         told = "; ".join(f"{key}: {_by_value(of)}" for key, of in differing.items())
-        yield f"Paid differently ({told}), so mean rewards and their differences are left out."
+        yield f"Paid differently, so that mean rewards do not compare: {told}."
 
 
 def _surroundings(arms: Mapping[str, StoredArm]) -> Iterator[str]:

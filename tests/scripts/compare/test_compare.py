@@ -538,7 +538,10 @@ def test_rewards_that_were_paid_differently_are_not_compared() -> None:
     arms = [f"docs/penalty/turn_penalty-{p}-seed0@warm" for p in ("0.5", "0")]
     found = plain(compare_arms([str(ROOT / arm) for arm in arms]))
     assert any(
-        r.startswith("Paid differently (reward.turn_penalty: 0.5 (") for r in found["remarks"]
+        r.startswith(
+            "Paid differently, so that mean rewards do not compare: reward.turn_penalty: 0.5 ("
+        )
+        for r in found["remarks"]
     )
     assert {arm["mean_reward"] for arm in found["arms"]} == {None}
     assert [one["reward"] for one in found["differences"]] == [None]
