@@ -34,7 +34,7 @@ _ROWS = 64
 """A block's resamples are a multiple of it: BLAS adds up several at once, and what is left over in
 another order, so that the last bit of an interval would depend on the block."""
 
-_FEWEST_DIFFERING = 6
+FEWEST_DIFFERING = 6
 """Of five tasks that differ, all in one direction, the exact test over tasks has p = 0.06."""
 
 
@@ -314,10 +314,7 @@ def _ratio(parts: tuple[Values, ...], totals: Values, seed: int, resamples: int)
         parts_r = parts_r - _resampled_sums(values, seed, resamples)
     tail = _expanded_tail(n)
     low, high = np.quantile(parts_r / totals_r, [tail, 1 - tail])
-    if (
-        parts[1:]
-        and sum(not _alike(*pair) for pair in zip(*parts, strict=True)) < _FEWEST_DIFFERING
-    ):
+    if parts[1:] and sum(not _alike(*pair) for pair in zip(*parts, strict=True)) < FEWEST_DIFFERING:
         low, high = min(low, 0.0), max(high, 0.0)
     return Estimate(value, Interval(float(low), float(high)))
 

@@ -17,7 +17,8 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
@@ -33,6 +34,8 @@ _OLD = "old-"  # after the mark: a folder that was moved aside for its successor
 _OWN_NAME = re.compile(rf"(.+){re.escape(TMP_MARK)}({_OLD})?(\d+)-[0-9a-f]{{8}}", re.DOTALL)
 _NAME_BYTES = 255  # of a file's name, on every file system that Linux has in use
 _CLOCK_SECONDS = 1.0  # by which the start of a process and the time of a file may differ
+
+_POLL_SECONDS = 0.1  # a lock of the kernel has no time limit
 
 _BLOCK = 2**14  # bytes that are read at once in search of the last line
 
@@ -221,6 +224,26 @@ def locked(path: str | Path) -> Iterator[IO[bytes]]:
     with open(path, "ab+") as f:
         fcntl.flock(f, fcntl.LOCK_EX)
         yield f
+
+
+def take_lock(fd: int, waiting: Callable[[float], None]) -> None:
+    """Take the kernel's exclusive lock on an open file.
+
+    While another holds it, `waiting` gets the seconds so far, ten times a second; what it raises
+    ends the wait.
+    """
+    began = time.monotonic()
+    while not _took(fd):
+        waiting(time.monotonic() - began)
+        time.sleep(_POLL_SECONDS)
+
+
+def _took(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def append_line(path: str | Path, line: str) -> None:

@@ -50,6 +50,11 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
 
 
+def since_boot() -> float:
+    """Seconds on the clock that nobody can set; it also runs while the machine is asleep."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 @dataclass(frozen=True)
 class Owned:
     """One process in the ledger.

@@ -13,7 +13,6 @@ import os
 import shutil
 import stat
 import tempfile
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 
 from fieldkit.gate.memory import Reclaim
 from fieldkit.process.ledger import Ledger
-from fieldkit.process.owned import Owned, boot_id, environment, terminate
+from fieldkit.process.owned import Owned, boot_id, environment, since_boot, terminate
 from fieldkit.process.shared_memory import remove_shared, shared_files
 
 BESIDE = "beside"
@@ -109,7 +108,7 @@ def end_beside(ledger: Ledger, name: str, grace_seconds: float, *, at_end: bool)
 
 def held_note(pids: Iterable[int]) -> dict[str, Any]:
     """The memory that a server's processes hold now, for the ledger."""
-    return {"at": time.clock_gettime(time.CLOCK_BOOTTIME), **Reclaim.measure(pids).plain()}
+    return {"at": since_boot(), **Reclaim.measure(pids).plain()}
 
 
 def to_come_back(owned: Owned, pids: Iterable[int], margin: int) -> Reclaim:
@@ -122,7 +121,7 @@ def to_come_back(owned: Owned, pids: Iterable[int], margin: int) -> Reclaim:
     """
     now = Reclaim.measure(pids)
     note = dict(owned.info.get("held", {}))
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - note.pop("at", -math.inf)
+    age = since_boot() - note.pop("at", -math.inf)
     if owned.boot_id != boot_id() or age > _NOTE_SECONDS:
         return now
     then = Reclaim.read(note)

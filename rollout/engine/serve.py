@@ -10,7 +10,6 @@ and proven afterwards. Nothing here touches a process that the ledger does not o
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from fieldkit.errors import FieldkitError, Shortage, Unavailable
+from fieldkit.files.atomic import take_lock
 from fieldkit.gate import memory
 from fieldkit.process.owned import Owned, is_running
 from rollout.engine.addresses import addresses
@@ -37,7 +37,6 @@ Failure = Unavailable | Shortage
 
 _ANSWER_SECONDS = 5.0  # of a request that a person waits for
 _SILENT_SECONDS = 2.0  # of waiting for another program, after which that is said
-_POLL_SECONDS = 0.1
 _END_SECONDS = 60.0
 """How long an end waits for a program that starts or ends the same server, beyond the end's own
 time."""
@@ -231,22 +230,20 @@ def _locked(run_dir: Path, seconds: float, on_progress: Progress) -> Iterator[No
     Waits for the other one for so many seconds at most; raises `Unavailable` after them.
     """
     run_dir.mkdir(parents=True, exist_ok=True)
-    path, began, told = run_dir / "engine.lock", time.monotonic(), False
+    path, told = run_dir / "engine.lock", False
+
+    def waiting(waited: float) -> None:
+        nonlocal told
+        if waited > seconds:
+            raise Unavailable(
+                f"{path}: another program has been starting or ending this run's server for"
+                f" {waited:.0f} s, and may hang; `fuser {shlex.quote(str(path))}` names it; run"
+                " the same command again when it has ended"
+            )
+        if waited > _SILENT_SECONDS and not told:
+            told = True
+            on_progress("waiting for another program that starts or ends this run's server")
+
     with open(path, "ab+") as f:
-        while True:
-            try:
-                fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                waited = time.monotonic() - began
-            if waited > seconds:
-                raise Unavailable(
-                    f"{path}: another program has been starting or ending this run's server for"
-                    f" {waited:.0f} s, and may hang; `fuser {shlex.quote(str(path))}` names it; run"
-                    " the same command again when it has ended"
-                )
-            if waited > _SILENT_SECONDS and not told:
-                told = True
-                on_progress("waiting for another program that starts or ends this run's server")
-            time.sleep(_POLL_SECONDS)  # flock has no time limit
+        take_lock(f.fileno(), waiting)
         yield

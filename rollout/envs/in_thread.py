@@ -227,8 +227,12 @@ async def _limited(
         raise _late(what, seconds, line_of(given_up, call)) from None
 
 
-def _late(what: str, seconds: float, line: str) -> Unavailable:
-    return Unavailable(
+class Late(Unavailable):
+    """A call took longer than it may."""
+
+
+def _late(what: str, seconds: float, line: str) -> Late:
+    return Late(
         f"{what}: no answer in {seconds:g} s; it was at {line}. Bound the work there, or give it"
         " more time: call_seconds of its [envs.NAME] in run.toml, which may change during a run"
     )

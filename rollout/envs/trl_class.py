@@ -22,7 +22,7 @@ from fieldkit.files.atomic import sha256_text
 from fieldkit.records import Task
 from rollout.envs.base import Environment, Message, Site
 from rollout.envs.env_settings import EnvSettings
-from rollout.envs.in_thread import PinnedThread, asked, in_thread
+from rollout.envs.in_thread import Late, PinnedThread, asked, in_thread
 from rollout.envs.reward_functions import (
     OWN,
     OWN_PART,
@@ -328,9 +328,10 @@ class TrlToolbox:
             f"{self._code.where}: the tool {call.name}",
             self._code.settings.call_seconds,
         )
-        asked_for = f"{what}, called with {_short(call.arguments)}"
         try:
-            result = await in_thread(tool, call.arguments, seconds, asked_for, self._own.thread)
+            result = await in_thread(tool, call.arguments, seconds, what, self._own.thread)
+        except Late as e:  # perhaps by what the policy asked for
+            raise Late(f"{e}. It was called with {_short(call.arguments)}") from e
         except (BadInput, Unavailable):
             raise
         except Exception as e:

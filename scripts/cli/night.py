@@ -49,7 +49,8 @@ def run_(
 
     Examples: grpo run tonight --until 07:00, or grpo run tonight --minutes 90 --detach
     """
-    from scripts.night.loop import LoopOptions, run_loop
+    from scripts.night.loop import run_loop
+    from scripts.night.loop_options import LoopOptions
     from scripts.run.assignments import assign
     from scripts.run.folder import open_run
 

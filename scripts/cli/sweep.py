@@ -108,13 +108,13 @@ def run_(
 
     Example: grpo sweep run penalty --hours 10
     """
+    from fieldkit.process.owned import since_boot
     from scripts.base.invocation import say
     from scripts.night.halving import play_halving, up_to
-    from scripts.night.loop import LoopOptions
+    from scripts.night.loop_options import LoopOptions
     from scripts.night.several import play_nights
     from scripts.prepare.sweep_file import make_nights, read_sweep
     from scripts.run.folder import resolve_run
-    from scripts.run.timings import since_boot
 
     folder = resolve_run(name)
     sweep = read_sweep(folder.path)

@@ -287,17 +287,12 @@ def _models(arms: Mapping[str, StoredArm]) -> Iterator[str]:
 def payment(arms: Mapping[str, StoredArm]) -> dict[str, dict[str, str]]:
     """The settings of the reward in which arms differ: by dotted key the value of each arm."""
     keys = [("reward", key) for key in RunConfig().plain()["reward"]]
-    found = {label: _settings(arm.manifest, keys) for label, arm in arms.items()}
-    values = {
-        f"{t}.{k}": {label: str(s[f"{t}.{k}"]) for label, s in found.items()} for t, k in keys
-    }
-    return {key: of for key, of in values.items() if len({*of.values()}) > 1}
+    return _differing({label: _settings(arm.manifest, keys) for label, arm in arms.items()})
 
 
 def _payment(arms: Mapping[str, StoredArm]) -> Iterator[str]:
     if differing := payment(arms):
-        told = "; ".join(f"{key}: {_by_value(of)}" for key, of in differing.items())
-        yield f"Paid differently, so that mean rewards do not compare: {told}."
+        yield f"Paid differently, so that mean rewards do not compare: {_told(differing)}."
 
 
 def _surroundings(arms: Mapping[str, StoredArm]) -> Iterator[str]:
@@ -309,17 +304,9 @@ def _surroundings(arms: Mapping[str, StoredArm]) -> Iterator[str]:
             f"{' and '.join(unknown)}: taken over from a run that is gone, so software and machine"
             " are not known."
         )
-    known = {label: there for label, there in found.items() if there}
-    keys = dict.fromkeys(key for there in known.values() for key in there)
-    texts = {key: {label: there.get(key, "none") for label, there in known.items()} for key in keys}
-    differing = [
-        f"{key}: {_by_value(by_label)}"
-        for key, by_label in texts.items()
-        if len(set(by_label.values())) > 1
-    ]
-    if differing:
+    if differing := _differing({label: there for label, there in found.items() if there}):
         yield (
-            f"Not refused, but not the same: {'; '.join(differing)}. Part of a difference may come"
+            f"Not refused, but not the same: {_told(differing)}. Part of a difference may come"
             " from there."
         )
 
@@ -334,6 +321,17 @@ def surroundings(arm: StoredArm) -> dict[str, str]:
     hardware = arm.played_by.get("hardware", {})
     gpus = ", ".join(map(str, hardware.get("gpus") or ())) or "none"
     return {**software, "processor": str(hardware.get("cpu")), "GPU": gpus}
+
+
+def _differing(found: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    """What is not the same in all: by key the text of each label."""
+    keys = dict.fromkeys(key for values in found.values() for key in values)
+    texts = {k: {label: str(of.get(k, "none")) for label, of in found.items()} for k in keys}
+    return {key: by_label for key, by_label in texts.items() if len({*by_label.values()}) > 1}
+
+
+def _told(differing: Mapping[str, Mapping[str, str]]) -> str:
+    return "; ".join(f"{key}: {_by_value(by_label)}" for key, by_label in differing.items())
 
 
 def _by_value(by_label: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from fieldkit.eval.matched import ArmRow, PairedRow, holm_adjusted
 from fieldkit.eval.power import MOST_TASKS, POWER, detectable_change, tasks_needed
-from fieldkit.eval.stats import Estimate, PairedProportions, PairedTest, holm
+from fieldkit.eval.stats import FEWEST_DIFFERING, Estimate, PairedProportions, PairedTest, holm
 from scripts.evidence.learning import Training, Trend
 from scripts.evidence.milestones import window
 from scripts.evidence.step_figures import REWARD, STOPS
@@ -172,7 +172,7 @@ def _tests(paired: PairedRow, training: Training) -> tuple[FamilyTest, ...]:
 
 def _can_show(test: PairedTest) -> bool:
     """Whether the exact test would be significant if all tasks that differ did so in one way."""
-    return 0.5 ** (test.first_only + test.second_only - 1) < SIGNIFICANT
+    return test.first_only + test.second_only >= FEWEST_DIFFERING
 
 
 _TREND_NAMES = {STOPS.key: STOPS_TREND, REWARD.key: REWARD_TREND}

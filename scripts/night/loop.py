@@ -18,10 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput, FieldkitError, Interrupted, Unavailable, foreseen
-from fieldkit.files.atomic import sha256_file
 from fieldkit.files.journal import Journal
 from fieldkit.process.ledger import Ledger
-from rollout.sandbox.command import SandboxKind
 from scripts.base.children import TICK_SECONDS, Program, run_children
 from scripts.base.display import Both, Display, log_display, to_the_second
 from scripts.base.events import Event, EventKind, alarm, detail, note, read_event
@@ -29,9 +27,10 @@ from scripts.base.exit_codes import Killed, as_journalled, raise_code
 from scripts.base.signals import Wish, listening
 from scripts.night.again import Again
 from scripts.night.held import Held
+from scripts.night.loop_options import LoopOptions, with_options
 from scripts.night.pages import show_evaluation, write_page
 from scripts.phases.registry import HARDER, PHASES
-from scripts.run.config import UNPROTECTED, OnConverged, RunConfig, play_flags, read_config
+from scripts.run.config import UNPROTECTED, RunConfig, play_flags, read_config
 from scripts.run.folder import RunFolder
 from scripts.run.lock import LOCK_FD_VARIABLE, LOOP, run_lock
 from scripts.run.manifest import check_host, check_sandbox, free_changes, read_manifest
@@ -49,43 +48,12 @@ from scripts.run.state import (
     steps_planned,
 )
 from scripts.run.timings import LOOP_VARIABLE
-from scripts.run.until import FORECAST, deadline, held, next_time, seconds_until
+from scripts.run.until import FORECAST, deadline, held, seconds_until
 from scripts.run.verify import require_weights
 from scripts.track.trackers import require_trackers
 
 _READ_AGAIN_SECONDS = (2.0, 10.0, 60.0)
 """Pauses before a run whose files could not be read is looked at again."""
-
-
-@dataclass(frozen=True)
-class LoopOptions:
-    """Options of the command line; None keeps the value of run.toml."""
-
-    steps: int | None = None
-    minutes: float | None = None
-    eval_every: int | None = None
-    until: str | None = None
-    on_converged: OnConverged | None = None
-    skip_preflight: bool = False
-    keep_engine: bool = False
-    sandbox: SandboxKind = "bwrap"
-
-    def check(self) -> None:
-        """Raise `BadInput` for a value that no loop takes, before anything is written."""
-        with_options(RunConfig(), self)
-        if self.until:
-            next_time(self.until, time.time())
-
-    def words(self) -> list[str]:
-        """The options as words of a command line."""
-        words = []
-        for key in ("steps", "minutes", "eval_every", "until", "on_converged"):
-            if (value := getattr(self, key)) is not None:
-                words += [f"--{key.replace('_', '-')}", str(value).removesuffix(".0")]
-        for key in ("skip_preflight", "keep_engine"):
-            if getattr(self, key):
-                words.append(f"--{key.replace('_', '-')}")
-        return words + play_flags(self.sandbox).split()
 
 
 def run_loop(folder: RunFolder, options: LoopOptions, display: Display) -> None:
@@ -138,18 +106,6 @@ def _require_ours(folder: RunFolder) -> None:
     if (manifest := read_manifest(folder)) is not None:
         check_host(folder, manifest)
     require_weights(folder)
-
-
-def with_options(config: RunConfig, options: LoopOptions) -> RunConfig:
-    """The settings, overridden by the command line."""
-    given = {
-        key: value
-        for key in ("steps", "minutes", "eval_every", "on_converged")
-        if (value := getattr(options, key)) is not None
-    }
-    if "steps" not in given and "minutes" in given:
-        given["steps"] = "auto"
-    return replace(config, run=replace(config.run, **given))
 
 
 @dataclass(eq=False)
@@ -214,7 +170,6 @@ class _Loop:
         self.held = Held(folder)
         self.again = Again()
         self.seen: tuple[Any, ...] = ()
-        self.went_well = False
 
     def journal_start(self) -> None:
         """Journal the loop's start, its limits, and the free keys that have changed."""
@@ -254,7 +209,7 @@ class _Loop:
         files = read_files(self.folder, self.config, reader)
         steps = steps_planned(self.folder, self.config, files, self.deadline, reader)
         phase = phase_now(self.folder, self.config, files, steps, self.deadline, reader)
-        self._refuse_standstill(phase, files)
+        self._refuse_standstill(phase, files, reader)
         self.beside = phase_beside(phase, files, steps, self.config.run.overlap)
         step = files.newest + (phase in (Phase.ROLLOUT, Phase.TRAIN))
         figures = {"step": float(max(0, step))}
@@ -282,25 +237,18 @@ class _Loop:
             self.display.tell(Event(EventKind.PHASE, said, figures=figures))
         return phase
 
-    def _refuse_standstill(self, phase: Phase, files: RunFiles) -> None:
+    def _refuse_standstill(self, phase: Phase, files: RunFiles, reader: RunReader) -> None:
         """Raise `Standstill` where a phase went well and is due again, although nothing changed:
         loop and phase read the run differently, and would go on for ever."""
-        manifest = self.folder.manifest
-        state = (
-            phase,
-            files.newest,
-            files.bundle_ready,
-            files.second_bundle_ready,
-            frozenset(files.evaluated),
-            sha256_file(manifest) if manifest.is_file() else None,
-        )
-        if self.went_well and state == self.seen and phase not in (Phase.DONE, Phase.CONVERGED):
+        bundles = files.bundle_ready, files.second_bundle_ready
+        seen = (phase, files.newest, bundles, frozenset(files.evaluated), reader.manifest)
+        if seen == self.seen and not self.wish.finish:
             raise Standstill(
                 f"the {phase} phase went well and changed nothing, and is due again; the newest"
                 f" {phase} log in {self.folder.log} says what it found. Was run.toml changed"
                 f" meanwhile? `{self._resume}` reads it anew and goes on"
             )
-        self.seen, self.went_well = state, False
+        self.seen = seen
 
     def _keep_forecast(self, steps: int, left: float) -> None:
         """Journal this loop's first forecast, to compare it with the end."""
@@ -323,8 +271,8 @@ class _Loop:
             failed = next((child.phase for child in ended if child.has_failed), phase)
             if not self._goes_again(failed, foreseen(e) or e):
                 raise
+            self.seen = ()
             return
-        self.went_well = not self.wish.finish
         if PHASES[phase].shows_table:
             self._try_to_show()
 

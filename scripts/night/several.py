@@ -27,9 +27,11 @@ from fieldkit.errors import (
     foreseen,
 )
 from fieldkit.files.journal import Journal
+from fieldkit.process.owned import since_boot
 from scripts.base.display import make_display, to_the_second
 from scripts.base.exit_codes import ChildBug
-from scripts.night.loop import LoopOptions, run_loop, with_options
+from scripts.night.loop import run_loop
+from scripts.night.loop_options import LoopOptions, with_options
 from scripts.run.config import read_config
 from scripts.run.folder import RunFolder
 from scripts.run.manifest import read_manifest, refuse_change
@@ -37,7 +39,6 @@ from scripts.run.next_phase import Phase
 from scripts.run.plan import seconds_allotted
 from scripts.run.reader import RunReader
 from scripts.run.state import look, read_files, read_measured, seconds_to_end, steps_planned
-from scripts.run.timings import since_boot
 
 AS_SET = LoopOptions()
 """A night as its run.toml says."""

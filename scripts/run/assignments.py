@@ -20,11 +20,10 @@ from fieldkit.registry import nearest
 from fieldkit.settings import Change
 from scripts.run.config import config_of
 from scripts.run.folder import RunFolder
-from scripts.run.keys import all_keys
+from scripts.run.keys import all_keys, as_listed
 from scripts.run.lock import run_lock
 from scripts.run.manifest import read_manifest, refuse_change
 
-_ENV_KEY = re.compile(r"^envs\.[^.]+\.")
 _SECTION = re.compile(r"\s*\[([^\[\]]+)\]\s*(?:#.*)?")
 _VALUE = r"""(?:"[^"]*"|'[^']*'|[^#"'])*?"""
 
@@ -41,7 +40,7 @@ def parse(assignments: Sequence[str]) -> dict[str, Any]:
         name = name.strip()
         if not equals:
             raise BadInput(f"--set {word}: write table.key=value, as in rollout.temperature=0.8")
-        of = _ENV_KEY.sub("envs.NAME.", name)
+        of = as_listed(name)
         if of not in known:
             near = nearest(name, known)
             hint = f"did you mean {near!r}? " if near else ""

@@ -7,6 +7,7 @@ All of it is drawn from the fields of the settings classes, so a new key is one 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 
 from fieldkit.errors import BadInput
@@ -34,6 +35,11 @@ has its value; it is best left out."""
 def all_keys(config: type = RunConfig) -> tuple[Key, ...]:
     """Every key, in the order of the tables."""
     return tuple(key for cls in (*tables(config).values(), EnvSettings) for key in keys(cls))
+
+
+def as_listed(key: str) -> str:
+    """A dotted key as `all_keys` has it: that of one environment is that of any."""
+    return re.sub(r"^envs\.[^.]+\.", "envs.NAME.", key)
 
 
 def dotted_keys(*changes: Change) -> frozenset[str]:

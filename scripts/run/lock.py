@@ -16,12 +16,12 @@ import os
 import shlex
 import socket
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from fieldkit.errors import BadInput, FieldkitError, NotOwner, foreseen
+from fieldkit.files.atomic import take_lock
 from fieldkit.files.json_text import parse_json
 from fieldkit.process.owned import boot_id, start_time
 
@@ -35,7 +35,6 @@ _PATIENCE_SECONDS = 60.0
 """How long a new loop waits for the phase of a killed one. It ends within moments, but for one that
 has a server to end, which may take engine.stop_seconds (20), and on a busy machine longer."""
 _SILENT_SECONDS = 2.0  # after which it says what it waits for
-_POLL_SECONDS = 0.1  # flock has no timeout; the alternative is a signal, which the loop uses itself
 
 
 @contextlib.contextmanager
@@ -105,23 +104,21 @@ def is_held(path: Path) -> bool:
 
 
 def _take(fd: int, path: Path) -> None:
-    began, told = time.monotonic(), False
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            said = _read(path)
-            # A holder without a name has just taken the lock, or is what a loop leaves behind.
-            is_brief = "pid" not in said or _is_gone(said)
-            waited = time.monotonic() - began
-            if not is_brief or waited >= _PATIENCE_SECONDS:
-                raise NotOwner(_refusal(path)) from None
-            if waited >= _SILENT_SECONDS and not told:
-                told = True
-                what = f"a phase that an earlier loop of {path.parent.name} left to end"
-                print(f"waiting, {_PATIENCE_SECONDS:.0f} s at most, for {what}", file=sys.stderr)
-        time.sleep(_POLL_SECONDS)
+    told = False
+
+    def waiting(seconds: float) -> None:
+        nonlocal told
+        said = _read(path)
+        # A holder without a name has just taken the lock, or is what a loop leaves behind.
+        is_brief = "pid" not in said or _is_gone(said)
+        if not is_brief or seconds >= _PATIENCE_SECONDS:
+            raise NotOwner(_refusal(path))
+        if seconds >= _SILENT_SECONDS and not told:
+            told = True
+            what = f"a phase that an earlier loop of {path.parent.name} left to end"
+            print(f"waiting, {_PATIENCE_SECONDS:.0f} s at most, for {what}", file=sys.stderr)
+
+    take_lock(fd, waiting)
 
 
 def _identity() -> dict[str, int | str | None]:

@@ -25,7 +25,7 @@ from rollout.envs.env_settings import EnvSettings
 from scripts.base.checkout import ROOT, from_checkout, in_checkout
 from scripts.run.config import AUTO, RunConfig, flat, play_flags
 from scripts.run.folder import RunFolder
-from scripts.run.keys import all_keys, dotted_keys
+from scripts.run.keys import all_keys, as_listed, dotted_keys
 from scripts.run.lock import inherited
 from scripts.run.manifest_shape import HELP, whole_manifest
 from scripts.run.template import template_hash
@@ -295,18 +295,12 @@ def _code(env: Mapping[str, Any]) -> str:
 def bound_changes(manifest: Mapping[str, Any], config: RunConfig) -> dict[str, tuple[Any, Any]]:
     """The changes that a run with a finished step forbids."""
     found = changes(manifest, config)
-    return {k: pair for k, pair in found.items() if _as_listed(k) not in FREE_KEYS | TYPED_KEYS}
+    return {k: pair for k, pair in found.items() if as_listed(k) not in FREE_KEYS | TYPED_KEYS}
 
 
 def free_changes(manifest: Mapping[str, Any], config: RunConfig) -> dict[str, tuple[Any, Any]]:
     """The changes that it allows."""
-    return {k: pair for k, pair in changes(manifest, config).items() if _as_listed(k) in FREE_KEYS}
-
-
-def _as_listed(key: str) -> str:
-    """A key of one environment as that of any: envs.sql.use → envs.NAME.use."""
-    parts = key.split(".", 2)
-    return f"envs.NAME.{parts[2]}" if parts[0] == "envs" and len(parts) == 3 else key
+    return {k: pair for k, pair in changes(manifest, config).items() if as_listed(k) in FREE_KEYS}
 
 
 def refuse_change(folder: RunFolder, manifest: Mapping[str, Any], config: RunConfig) -> None:

@@ -24,7 +24,7 @@ from pydantic import ConfigDict
 from fieldkit.codec import from_plain
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json, write_json
-from fieldkit.process.owned import boot_id, start_time
+from fieldkit.process.owned import boot_id, since_boot, start_time
 
 SCHEMA = 1
 
@@ -206,11 +206,6 @@ def process_began() -> float:
     ticks = start_time(os.getpid())
     assert ticks is not None
     return time.time() - (since_boot() - ticks / os.sysconf("SC_CLK_TCK"))
-
-
-def since_boot() -> float:
-    """Seconds on the clock that cannot be set; it also runs while the machine is asleep."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def read_timings(path: Path, step: int) -> StepTimings:

@@ -44,7 +44,8 @@ def _next(folder: RunFolder) -> object:
 def _loop(folder: RunFolder) -> object:
     """One turn of `grpo run` between two phases."""
     from scripts.base.signals import Wish
-    from scripts.night.loop import LoopOptions, _Loop
+    from scripts.night.loop import _Loop
+    from scripts.night.loop_options import LoopOptions
 
     config = read_config(folder.config)
     silent = Silent()

@@ -24,6 +24,7 @@ from fieldkit.files.atomic import (
     sha256_file,
     sha256_text,
     sweep_temporaries,
+    take_lock,
     whole_dir,
     write_bytes,
     write_json,
@@ -376,3 +377,19 @@ def test_a_path_may_be_a_text(tmp_path: Path) -> None:
         assert file.read() == b"one\n"
     Journal(str(tmp_path / "j")).append("began")
     assert [entry.event for entry in Journal(tmp_path / "j").read()] == ["began"]
+
+
+def test_who_waits_for_a_lock_is_told_for_how_long_and_may_give_up(tmp_path: Path) -> None:
+    waited: list[float] = []
+
+    def waiting(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 3:
+            raise TimeoutError
+
+    with open(tmp_path / "lock", "ab+") as file:
+        with locked(tmp_path / "lock"), pytest.raises(TimeoutError):
+            take_lock(file.fileno(), waiting)
+        assert waited == sorted(waited)
+        take_lock(file.fileno(), waiting)
+    assert len(waited) == 3, "nobody held it any more"

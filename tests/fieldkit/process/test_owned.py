@@ -27,6 +27,7 @@ from fieldkit.process.owned import (
     family,
     is_running,
     marked,
+    since_boot,
     start_time,
     terminate,
     wait_ended,
@@ -389,3 +390,10 @@ def test_what_even_sigkill_does_not_end_is_named_with_the_command_that_shows_it(
         held.setattr(owned_module, "_KILL_SECONDS", 0.05)
         with pytest.raises(Unavailable, match=rf"`ps -o pid,stat,wchan,cmd -p {owned.pid}`"):
             terminate(owned, 0.0)
+
+
+def test_seconds_since_boot_are_those_of_the_clock_by_which_processes_begin() -> None:
+    began = start_time(os.getpid())
+    assert began is not None
+    age = since_boot() - began / os.sysconf("SC_CLK_TCK")
+    assert 0 < age < 24 * 3600

@@ -18,7 +18,8 @@ from scripts.base.display import PlainDisplay
 from scripts.base.exit_codes import KILLED, ChildBug, Killed
 from scripts.night import loop
 from scripts.night.again import Again
-from scripts.night.loop import LoopOptions, run_loop
+from scripts.night.loop import run_loop
+from scripts.night.loop_options import LoopOptions
 from scripts.run.folder import RunFolder
 from scripts.run.next_phase import Phase
 from scripts.run.state import read_files

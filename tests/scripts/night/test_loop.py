@@ -11,7 +11,8 @@ import pytest
 
 from fieldkit.errors import Interrupted
 from scripts.base.display import PlainDisplay
-from scripts.night.loop import LoopOptions, run_loop
+from scripts.night.loop import run_loop
+from scripts.night.loop_options import LoopOptions
 from scripts.run.folder import RunFolder
 from tests.scripts.made_night import make_night
 

@@ -30,7 +30,8 @@ from scripts.base.display import PlainDisplay
 from scripts.base.exit_codes import ChildBug
 from scripts.doctor.ownership import Family, Use, families
 from scripts.night.detach import detach
-from scripts.night.loop import LoopOptions, run_loop
+from scripts.night.loop import run_loop
+from scripts.night.loop_options import LoopOptions
 from scripts.phases.stop import stop_idle_engine
 from scripts.run.config import read_config
 from scripts.run.folder import RunFolder

@@ -13,13 +13,13 @@ import pytest
 from fieldkit.errors import BadInput, Interrupted, NotOwner, Shortage, Unavailable
 from fieldkit.files.journal import Journal
 from fieldkit.process.ledger import Ledger
+from fieldkit.process.owned import since_boot
 from scripts.base.checkout import ROOT
 from scripts.base.exit_codes import ChildBug
 from scripts.night import several
 from scripts.night.several import NightsFailed, is_over, night_seconds
 from scripts.run.folder import RunFolder
 from scripts.run.reader import RunReader
-from scripts.run.timings import since_boot
 from tests.chaos.night import SITE
 from tests.scripts.made_night import Night, make_night
 from tests.scripts.night.running import WORLD

@@ -19,7 +19,7 @@ import pytest
 
 from rollout.engine.serve import stop_engine
 from scripts.base.checkout import ROOT
-from scripts.night.loop import LoopOptions
+from scripts.night.loop_options import LoopOptions
 from scripts.run.config import UNPROTECTED
 from scripts.run.folder import RunFolder
 from tests.chaos.night import SITE

@@ -16,7 +16,8 @@ from fieldkit.records import Draw, Signal, Task
 from reward.pool import PoolState, TaskState, pool_state
 from reward.solve_rate import DrawSums
 from scripts.base.signals import Wish
-from scripts.night.loop import LoopOptions, _Loop, with_options
+from scripts.night.loop import _Loop
+from scripts.night.loop_options import LoopOptions, with_options
 from scripts.phases.context import Context
 from scripts.phases.grow import grow as phase
 from scripts.phases.rollout import _draw

@@ -20,7 +20,7 @@ from fieldkit.records import StepSummary
 from rollout.sandbox.command import SandboxSettings
 from scripts.evidence.ending import EndKind, ending
 from scripts.evidence.findings import read_findings
-from scripts.night.loop import LoopOptions, with_options
+from scripts.night.loop_options import LoopOptions, with_options
 from scripts.run.config import RunConfig
 from scripts.run.folder import RunFolder
 from scripts.run.next_phase import Phase
