@@ -299,19 +299,18 @@ class _Case:
             *([s.words(self.before.name, self._p(SAMPLED))] if s else []),
             *self._trend_sentence(),
             *_room_sentence(work, self.paired, _level(self.tests)),
-            f"Each p is corrected for {self._family} (Holm): McNemar's exact test over the"
-            f" tasks{trends}.",
+            f"{self._family}: McNemar's exact test over the tasks{trends}.",
         )
 
     @property
     def _family(self) -> str:
-        able = sum(t.counts for t in self.tests.values())
-        if able == len(self.tests):
-            return f"the {able} tests that the verdict makes"
-        return (
-            f"the {able} of the verdict's {len(self.tests)} tests in which enough differs to"
-            " show anything"
-        )
+        n, able = len(self.tests), sum(t.counts for t in self.tests.values())
+        if not able:
+            return f"In none of the verdict's {n} tests does enough differ to show anything"
+        of = f"{n} tests that the verdict makes"
+        if able < n:
+            of = f"{able} of the verdict's {n} tests in which enough differs to show anything"
+        return f"Each p is corrected for the {of} (Holm)"
 
     def _work_sentence(self) -> str:
         a, b, rate = self.after, self.before, self.paired.assertion_rate

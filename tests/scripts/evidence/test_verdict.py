@@ -360,6 +360,12 @@ def test_a_test_in_which_nothing_could_be_shown_corrects_no_other() -> None:
     )
 
 
+def test_where_no_test_could_show_anything_none_is_said_to_be_corrected() -> None:
+    before = arm("warm start", set(range(31)), set(), 2, 12, 48)
+    found = verdict(before, arm("step 1", set(range(32)), set(), 2, 12, 48))
+    assert found.details[-1].startswith("In none of the verdict's 2 tests does enough differ")
+
+
 def test_the_smallest_change_that_is_found_knows_that_tests_are_corrected_together() -> None:
     before = arm("warm start", set(range(20)), set(range(6)), 2, 12, 60)
     after = arm("step 9", set(range(7, 25)), set(range(3, 9)), 2, 4, 60)  # stops show nothing
