@@ -52,6 +52,11 @@ def had_no_room(t: Trajectory) -> bool:
     return not t.turns and t.stop_reason is StopReason.CONTEXT_FULL
 
 
+def was_late(t: Trajectory) -> bool:
+    """A call of its last reply had no answer in time, so that nothing could be graded."""
+    return t.stop_reason is StopReason.TIME_LIMIT and t.grade.unrewarded
+
+
 def is_paid(t: Trajectory) -> bool:
     """Whether an attempt tells anything of the policy: a reward applies to it, and it began."""
     return not (t.grade.unrewarded or had_no_room(t))

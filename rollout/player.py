@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from fieldkit.errors import Unavailable
 from fieldkit.eval.grade import Grade
@@ -31,6 +31,35 @@ TurnSeeds = Callable[[int], int]
 """The sampling seed of a turn, counted from 0; of `EPISODE_TURN`, the seed of the episode."""
 
 
+_EXCUSED = 2
+"""How many episodes may end by a late call before any other has ended."""
+_EPISODES_A_LATE = 8
+"""How many others allow one more, so that a ninth of a phase is lost at most."""
+
+
+class LateCalls:
+    """Tells a call that a policy made too slow from an environment that answers nobody.
+
+    The slow call ends its episode and nothing else: played again it would be as slow, because the
+    reply has the same seed. Few episodes are excused so; more are a failure of the environment.
+    """
+
+    def __init__(self) -> None:
+        self._left = float(_EXCUSED)
+        self._excused = 0
+
+    def earn(self) -> None:
+        """An episode ended in another way."""
+        self._left = min(self._left + 1 / _EPISODES_A_LATE, _EPISODES_A_LATE)
+
+    def excuse(self, late: str) -> None:
+        """Let the episode end. Raises `Unavailable` that begins with `late` if too many have."""
+        if self._left < 1:
+            raise Unavailable(f"{late}. {self._excused} episodes of this phase ended so already")
+        self._left -= 1
+        self._excused += 1
+
+
 @dataclass(frozen=True)
 class Player:
     """One adapter or yardstick with everything that it needs to play."""
@@ -45,6 +74,8 @@ class Player:
     reward: Reward
     clock: Callable[[], float] = time.monotonic
     """A clock in seconds; replaced where records have to be equal to the byte."""
+    late: LateCalls = field(default_factory=LateCalls, compare=False)
+    """Shared by all episodes of the phase."""
 
     async def play(
         self,
@@ -103,6 +134,8 @@ class Player:
             sampling_seconds += answered - began
             step = await world.step(said.reply)
             world_seconds += self.clock() - answered
+            if step.late:
+                self.late.excuse(step.late)
             turn = Turn(
                 prompt_ids=prompt_ids,
                 completion_ids=said.completion_ids,
@@ -122,6 +155,8 @@ class Player:
             stop = step.stop or policy.hear(step.observation, len(turns), world_seconds)
             on_turn(turn)
         grade = await world.grade()
+        if not (steps and steps[-1].late):
+            self.late.earn()
         return Trajectory(
             task_id=task.task_id,
             k=k,

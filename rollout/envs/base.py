@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from fieldkit.errors import BadInput
+from fieldkit.errors import BadInput, Unavailable
 from fieldkit.eval.grade import Grade
 from fieldkit.records import Action, StopReason, Task, Trajectory, Turn
 from rollout.sandbox.command import SandboxSettings
@@ -61,13 +61,20 @@ class Step:
     """What the turn added to the episode's reward by itself; None if the world does not say."""
     stop: StopReason | None = None
     """TASK_COMPLETE if the policy said that it is done, ENV_DONE if the world ended the episode,
-    REPLY_CUT if a cut reply left nothing to do, None if it continues. The other reasons are limits,
-    which the episode applies."""
+    REPLY_CUT if a cut reply left nothing to do, TIME_LIMIT with `late`, None if it continues. The
+    other reasons are limits, which the episode applies."""
+    late: str = ""
+    """Which call of the reply had no answer in time; empty if all had. The world is not used again,
+    and its grade has no reward: nobody can ask it what the attempt is worth."""
 
     @property
     def said(self) -> str | None:
         """The observation as one text, for the record; None if it is empty."""
         return "\n".join(m["content"] for m in self.observation) if self.observation else None
+
+
+class Late(Unavailable):
+    """A call of an environment took longer than it may."""
 
 
 class MissingOracle(BadInput):

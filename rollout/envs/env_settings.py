@@ -123,7 +123,9 @@ class EnvSettings:
     python: str = ""
     """The Python of the virtual environment that has the code's packages."""
     call_seconds: Annotated[PositiveFloat, Unit("seconds"), Change.MACHINE] = 60.0
-    """How long one reset, tool or reward may take; a longer call means a broken environment."""
+    """How long one reset, tool or reward may take. A longer reset or reward means a broken
+    environment; a longer call of a tool ends the episode as TIME_LIMIT without a reward, as long as
+    few do."""
 
     def __post_init__(self) -> None:
         parse_passes(self.passes)
@@ -180,3 +182,8 @@ def graded(parts: Sequence[RewardPart], passes: str, where: str) -> Grade:
     passed = value is not None and _COMPARISONS[comparison](value, bound)
     detail = "" if passed else ("does not apply" if value is None else f"is {value:g}")
     return Grade((AssertionResult("passes", passes, passed, detail),), tuple(parts))
+
+
+def ungraded(passes: str, where: str) -> Grade:
+    """The grade of an attempt that nobody can judge: nothing applies to it. Raises as `graded`."""
+    return graded([RewardPart(parse_passes(passes)[0], None)], passes, where)

@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Any
 
 from fieldkit.errors import BadInput, Unavailable
+from rollout.envs.base import Late
 from rollout.envs.user_code import place_of
 
 _HERE = Path(__file__).parent
@@ -225,10 +226,6 @@ async def _limited(
             raise
         given_up = e.__cause__ or e.__context__ or e
         raise _late(what, seconds, line_of(given_up, call)) from None
-
-
-class Late(Unavailable):
-    """A call took longer than it may."""
 
 
 def _late(what: str, seconds: float, line: str) -> Late:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from typing import Any
 from fieldkit.errors import BadInput
 from fieldkit.eval.grade import Grade, RewardPart
 from fieldkit.records import Task, Trajectory
+from reward.group_signal import was_late
 from rollout.envs.base import Message
 from rollout.envs.env_settings import EnvSettings
 from rollout.envs.in_thread import PinnedThread, asked
@@ -197,8 +197,9 @@ def group_rewards(name: str, settings: EnvSettings, root: Path) -> OfGroup | Non
             await f.of_all(prompts, completions, row_of(task), settings.call_seconds, where)
             for f in functions
         ]
+        nothing = (None,) * len(functions)
         return [
-            replace(attempt.grade, rewards=(*attempt.grade.rewards, *_parts(functions, values)))
+            _with(attempt.grade, _parts(functions, nothing if was_late(attempt) else values))
             for attempt, values in zip(attempts, zip(*found, strict=True), strict=True)
         ]
 
@@ -216,6 +217,10 @@ def completion_of(attempt: Trajectory) -> list[Message]:
     return [*judged(said)]
 
 
+def _with(grade: Grade, parts: Sequence[RewardPart]) -> Grade:
+    return replace(grade, rewards=(*grade.rewards, *parts))
+
+
 def _parts(functions: Sequence[RewardFunction], values: Sequence[float | None]) -> list[RewardPart]:
     return [RewardPart(f.name, v, f.weight) for f, v in zip(functions, values, strict=True)]
 
@@ -223,7 +228,7 @@ def _parts(functions: Sequence[RewardFunction], values: Sequence[float | None]) 
 def _check(functions: Sequence[RewardFunction], attempts: Sequence[Trajectory], where: str) -> None:
     """Raise `BadInput` for a function that needs an environment, and for one whose name is already
     that of a part."""
-    own = Counter(part.name for part in attempts[0].grade.rewards)
+    own = {part.name for attempt in attempts for part in attempt.grade.rewards}
     for f in functions:
         given = inspect.signature(f.call).parameters.get("environments")
         if given is not None and given.default is inspect.Parameter.empty:

@@ -15,8 +15,8 @@ from fieldkit.errors import BadInput
 from fieldkit.eval.grade import Grade, RewardPart
 from fieldkit.files.json_text import whole_text
 from fieldkit.records import Action, ActionKind, StopReason, Task
-from rollout.envs.base import Message, Opening, Reply, Site, Step
-from rollout.envs.env_settings import graded
+from rollout.envs.base import Late, Message, Opening, Reply, Site, Step
+from rollout.envs.env_settings import graded, ungraded
 from rollout.envs.tool_calls import TOOL_FORMS, Schema, ToolCall, ToolForm, name_of, taken_as
 from rollout.seeds import world_seed
 
@@ -41,7 +41,8 @@ class Toolbox(Protocol):
         """Set up a row; return the text that follows its prompt. Raises `Unavailable`."""
 
     async def call(self, call: ToolCall) -> str:
-        """Run a tool; return its answer. Raises `ToolFailure` and `Unavailable`."""
+        """Run a tool; return its answer. Raises `ToolFailure` and `Unavailable`, and `Late` where
+        the answer takes too long; the toolbox is then only closed."""
 
     async def over(self) -> bool:
         """Whether the environment has ended the episode. Raises `BadInput` and `Unavailable`."""
@@ -89,6 +90,7 @@ class ToolWorld:
         self._toolbox = toolbox
         self._passes = passes
         self._where = ""
+        self._late = False
         self._row: dict[str, Any] = {}
         self._prompt: list[Message] = []
         self._completion: list[Message] = []
@@ -100,7 +102,7 @@ class ToolWorld:
         """
         self._where = f"task {task.task_id}"
         self._row = row_of(task)
-        self._completion = []
+        self._completion, self._late = [], False
         said = await self._toolbox.reset(self._row, world_seed(task.task_id))
         self._prompt = with_text(messages_of(self._row["prompt"], self._where), said)
         if not any(m["content"].strip() for m in self._prompt):
@@ -120,6 +122,26 @@ class ToolWorld:
             if not whole:  # the policy did not say that it is done
                 return Step(Action(ActionKind.NONE, ""), stop=StopReason.REPLY_CUT)
             return Step(Action(ActionKind.DONE, ""), stop=StopReason.TASK_COMPLETE)
+        action = Action(ActionKind.RUN, "\n".join(self._form.write(call, tools) for call in calls))
+        try:
+            answered, over = await self._run(calls)
+        except Late as e:
+            self._late = True
+            return late_step(action, len(calls), e)
+        answers = [message for message, _ in answered]
+        self._completion += answers
+        return Step(
+            action,
+            tuple(answers) if self._form.tell is None else (as_user(answers),),
+            calls=len(answered),
+            failed_calls=sum(failed for _, failed in answered),
+            reward=self._toolbox.newly_earned(),
+            stop=StopReason.ENV_DONE if over else None,
+        )
+
+    async def _run(self, calls: Sequence[ToolCall]) -> tuple[list[tuple[Message, bool]], bool]:
+        """The answers, as `_answer` gives them, and whether the episode is over. Raises as
+        `Toolbox`."""
         answered: list[tuple[Message, bool]] = []
         over = False
         one_by_one = [[c] for c in calls if c.name not in self._together]
@@ -127,16 +149,7 @@ class ToolWorld:
             if batch and not over:
                 answered += await _all_or_none([self._answer(call) for call in batch])
                 over = await self._toolbox.over()
-        answers = [message for message, _ in answered]
-        self._completion += answers
-        return Step(
-            Action(ActionKind.RUN, "\n".join(self._form.write(call, tools) for call in calls)),
-            tuple(answers) if self._form.tell is None else (as_user(answers),),
-            calls=len(answered),
-            failed_calls=sum(failed for _, failed in answered),
-            reward=self._toolbox.newly_earned(),
-            stop=StopReason.ENV_DONE if over else None,
-        )
+        return answered, over
 
     def _instead(self, content: str, whole: bool) -> tuple[ToolCall, ...]:
         """The call that a reply without one is taken for."""
@@ -157,6 +170,8 @@ class ToolWorld:
         return {"role": "tool", "name": call.name, "content": as_shown(answer)}, failed
 
     async def grade(self) -> Grade:
+        if self._late:
+            return ungraded(self._passes, self._where)
         parts = await self._toolbox.rewards(self._prompt, judged(self._completion), self._row)
         return graded(parts, self._passes, self._where)
 
@@ -173,6 +188,12 @@ async def _all_or_none(calls: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
     return [task.result() for task in tasks]
+
+
+def late_step(action: Action, calls: int, late: Late) -> Step:
+    """The step of a reply of which a call had no answer in time."""
+    said = {"role": "tool", "content": str(late)}
+    return Step(action, (said,), calls, failed_calls=1, stop=StopReason.TIME_LIMIT, late=str(late))
 
 
 def judged(completion: Sequence[Message]) -> Sequence[Message]:

@@ -20,9 +20,9 @@ from fieldkit.errors import BadInput, Unavailable
 from fieldkit.eval.grade import RewardPart
 from fieldkit.files.atomic import sha256_text
 from fieldkit.records import Task
-from rollout.envs.base import Environment, Message, Site
+from rollout.envs.base import Environment, Late, Message, Site
 from rollout.envs.env_settings import EnvSettings
-from rollout.envs.in_thread import Late, PinnedThread, asked, in_thread
+from rollout.envs.in_thread import PinnedThread, asked, in_thread
 from rollout.envs.reward_functions import (
     OWN,
     OWN_PART,

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fieldkit.errors import BadInput, FieldkitError
+from fieldkit.errors import BadInput, FieldkitError, Unavailable
 from fieldkit.eval.grade import Grade
 from fieldkit.records import StopReason, Task
 from rollout.envs.base import Environment, Message, Reply, Site, World
@@ -101,6 +101,8 @@ async def step(world: World, played: WorldPlayed, reply: str) -> None:
     """Send one reply and record what comes back."""
     began = time.perf_counter()
     answer = await world.step(Reply(reply))
+    if answer.late:
+        raise Unavailable(answer.late)
     played.step_s.append(time.perf_counter() - began)
     played.replies.append(reply)
     played.said.append(answer.said or "")

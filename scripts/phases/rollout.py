@@ -13,7 +13,7 @@ from fieldkit.files.atomic import sha256_file, write_json
 from fieldkit.files.sharded import sha256_records
 from fieldkit.records import RolloutGroup, Signal, Task
 from fieldkit.training.adapter import adapter_sha
-from reward.group_signal import draw_of, had_no_room
+from reward.group_signal import draw_of, had_no_room, was_late
 from reward.totals import totals
 from rollout.bundle import roll_out
 from rollout.draw.base import Drawing
@@ -45,7 +45,7 @@ def rollout(ctx: Context) -> Done:
     timings = read_timings(ctx.folder.timings(n), n).with_segment(ctx.watch.segment("rollout"))
     write_timings(ctx.folder.timings(n), timings)
     bundle = ctx.folder.bundle(n)
-    for warning in (unrewarded(groups), no_room(groups)):
+    for warning in (unrewarded(groups), late(groups), no_room(groups)):
         if warning is not None:
             alarm(ctx.tell, warning)
     return Done(_told(n, groups), {ctx.folder.relative(bundle): sha256_records(bundle)})
@@ -151,7 +151,7 @@ def _checked_at_start(ctx: Context) -> bool:
 def unrewarded(groups: tuple[RolloutGroup, ...]) -> str | None:
     """A warning about episodes to which no part of the reward applies; None without any."""
     played = [(g, t) for g in groups for t in g.trajectories]
-    found = [(g, t) for g, t in played if t.grade.unrewarded]
+    found = [(g, t) for g, t in played if t.grade.unrewarded and not was_late(t)]
     if not found:
         return None
     group, trajectory = found[0]
@@ -159,6 +159,19 @@ def unrewarded(groups: tuple[RolloutGroup, ...]) -> str | None:
         f"{len(found)} of {len(played)} episodes get no reward: every reward function gave None or"
         f" has weight 0 (the first: env {group.env}, task {group.task_id}, k = {trajectory.k})."
         " They take no part in training; see envs.NAME.rewards"
+    )
+
+
+def late(groups: tuple[RolloutGroup, ...]) -> str | None:
+    """A warning about episodes that a late call ended; None without any."""
+    played = [t for g in groups for t in g.trajectories]
+    found = [t for t in played if was_late(t)]
+    if not found:
+        return None
+    return (
+        f"{len(found)} of {len(played)} episodes ended because a call had no answer in time. They"
+        f" take no part in training. The first: task {found[0].task_id}, k = {found[0].k}:"
+        f" {found[0].turns[-1].observation}"
     )
 
 

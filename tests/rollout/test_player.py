@@ -12,6 +12,7 @@ from fieldkit.records import ActionKind, StopReason, Task, Trajectory, segments
 from rollout.engine.client import NoAnswer
 from rollout.envs.shell import SHELL
 from rollout.envs.shell_protocol import NO_ACTION_OBSERVATION
+from rollout.player import LateCalls
 from rollout.settings import EpisodeSettings
 from tests.rollout.scripted import (
     FailingSampler,
@@ -237,3 +238,29 @@ def test_a_world_that_cannot_be_closed_is_played_again_and_does_not_end_the_phas
     t = asyncio.run(once.play(write_task("alpha"), 0, lambda turn: turn))
     assert t.grade.passed
     assert len(made) == 2
+
+
+def test_eight_episodes_that_end_allow_one_more_late_call() -> None:
+    late = LateCalls()
+    late.excuse("slow")
+    late.excuse("slow")
+    with pytest.raises(Unavailable, match=r"^slow\. 2 episodes of this phase ended so already$"):
+        late.excuse("slow")
+    for _ in range(7):
+        late.earn()
+    with pytest.raises(Unavailable):
+        late.excuse("slow")
+    late.earn()
+    late.excuse("slow")
+    with pytest.raises(Unavailable, match="3 episodes"):
+        late.excuse("slow")
+
+
+def test_a_night_of_good_episodes_does_not_excuse_an_environment_that_is_down() -> None:
+    late = LateCalls()
+    for _ in range(10_000):
+        late.earn()
+    for _ in range(8):
+        late.excuse("slow")
+    with pytest.raises(Unavailable):
+        late.excuse("slow")

@@ -25,6 +25,7 @@ import psutil
 
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files.json_text import parse_json
+from rollout.envs.base import Late
 
 MOST_LINE_BYTES = 64 * 2**20
 """The program is ended if an answer is longer than this."""
@@ -86,9 +87,9 @@ class ForeignProcess:
     async def ask(self, do: str, seconds: float, **arguments: Any) -> Any:
         """The answer to one request.
 
-        Raises `Unavailable` if the program fails, has died, or takes longer than `seconds` (it is
-        then ended, because a program that hangs blocks every request), and `BadInput` if it refuses
-        for good, or the request holds a number that is not finite.
+        Raises `Unavailable` if the program fails or has died, `Late` if this request takes longer
+        than `seconds` (the program is then ended, because one that hangs blocks every request), and
+        `BadInput` if it refuses for good, or the request holds a number that is not finite.
         """
         asked = next(self._ids)
         try:
@@ -109,7 +110,7 @@ class ForeignProcess:
             answer.cancel()
             limit = "" if do == "load" else " (call_seconds)"
             self._end(f"{self._program}: no answer to {do!r} in {seconds:g} s{limit}")
-            raise Unavailable(str(self._over)) from None
+            raise Late(str(self._over)) from None
         finally:
             self._waiting.pop(asked, None)
 

@@ -21,12 +21,12 @@ from fieldkit.errors import BadInput, Unavailable
 from fieldkit.eval.grade import Grade, RewardPart
 from fieldkit.files.atomic import sha256_file, sha256_text
 from fieldkit.records import Action, ActionKind, StopReason, Task
-from rollout.envs.base import Environment, Message, Opening, Reply, Site, Step
-from rollout.envs.env_settings import EnvSettings, graded
+from rollout.envs.base import Environment, Late, Message, Opening, Reply, Site, Step
+from rollout.envs.env_settings import EnvSettings, graded, ungraded
 from rollout.envs.foreign.foreign_process import ForeignProcess
 from rollout.envs.reward_functions import checked
 from rollout.envs.tool_calls import TOOL_FORMS, Schema, ToolCall
-from rollout.envs.tool_world import as_shown, as_user, opening, row_of
+from rollout.envs.tool_world import as_shown, as_user, late_step, opening, row_of
 from rollout.envs.tool_yardsticks import ToolsAsShown
 from rollout.envs.user_code import imported_files, installed_packages
 from rollout.seeds import world_seed
@@ -111,6 +111,8 @@ class VerifiersProgram:
         try:
             process = await self._ready(scratch)
             return await process.ask(do, self.settings.call_seconds, **arguments)
+        except Late as e:
+            raise Late(f"{self.where}: {e}") from e
         except Unavailable as e:
             raise Unavailable(f"{self.where}: {e}") from e
         except BadInput as e:
@@ -143,7 +145,7 @@ class VerifiersWorld:
         self._form = TOOL_FORMS.named(site.tool_form)
         self._program = program
         self._episode: int | None = None
-        self._replied = False
+        self._replied = self._late = False
         self._over: Mapping[str, Any] | None = None
         self._tools: tuple[Schema, ...] = ()
         self._where = ""
@@ -154,7 +156,7 @@ class VerifiersWorld:
         await self.close()
         self._where = f"task {task.task_id}"
         self._episode, self._over = self._program.new_episode(), None
-        self._replied = False
+        self._replied = self._late = False
         row = {"example_id": 0, **row_of(task)}
         answer = await self._ask("begin", row=row, seed=world_seed(task.task_id))
         if "ask" not in answer:
@@ -167,7 +169,12 @@ class VerifiersWorld:
     async def step(self, reply: Reply) -> Step:
         whole = reply.finish_reason != "length"
         calls = self._form.read(reply.text, self._tools, whole) if self._tools else ()
-        answer = await self._reply(reply.text, calls, reply.finish_reason)
+        written = "\n".join(self._form.write(call, self._tools) for call in calls)
+        try:
+            answer = await self._reply(reply.text, calls, reply.finish_reason)
+        except Late as e:
+            self._late = True
+            return late_step(Action(ActionKind.RUN, written or reply.text), len(calls), e)
         stop = None
         if "over" in answer:
             self._over = answer["over"]
@@ -176,7 +183,6 @@ class VerifiersWorld:
         else:
             told = self._answers(answer["ask"]["messages"], calls)
         done = stop is StopReason.TASK_COMPLETE
-        written = "\n".join(self._form.write(call, self._tools) for call in calls)
         command = written or ("" if done else reply.text)
         return Step(
             Action(ActionKind.DONE if done else ActionKind.RUN, command),
@@ -188,6 +194,8 @@ class VerifiersWorld:
     async def grade(self) -> Grade:
         """Their rubric's scores. A rollout that one of our limits ended is scored as it is. Without
         any reply it is one of an empty reply, because most rubrics read the last message."""
+        if self._late:
+            return ungraded(self._program.settings.passes, self._where)
         if not self._replied:
             self._over = (await self._reply("", (), "stop")).get("over")
         if self._over is None:

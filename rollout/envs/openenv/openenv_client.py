@@ -23,6 +23,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 from fieldkit.client.address import host_of, proxied
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files.json_text import parse_json
+from rollout.envs.base import Late
 from rollout.envs.reward_functions import checked
 
 MIB = 1024**2
@@ -208,7 +209,7 @@ class Session:
                 return await self._connection.recv()
         except TimeoutError as e:
             late = f"no answer within {seconds:g} s (call_seconds)"
-            raise Unavailable(f"{self._url}: {kind}: {late}") from e
+            raise Late(f"{self._url}: {kind}: {late}") from e
         except ConnectionClosed as e:
             if e.sent is not None and e.sent.code == 1009:  # RFC 6455: message too big
                 most = self._limits.max_bytes / MIB

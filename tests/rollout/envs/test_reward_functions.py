@@ -15,7 +15,7 @@ import torch
 
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.eval.grade import RewardPart
-from fieldkit.records import RolloutGroup, Task, Trajectory
+from fieldkit.records import RolloutGroup, StopReason, Task, Trajectory
 from reward.reward import Reward
 from rollout.envs.base import Site
 from rollout.envs.configured import environment_hashes, register_environments
@@ -104,6 +104,21 @@ def test_a_comparison_that_does_not_apply_counts_nothing(tmp_path: Path) -> None
     assert part(group, "new_words") == [None] * len(ATTEMPTS)
     alone = play(settings(), tmp_path, far)
     assert [t.reward for t in group.trajectories] == [t.reward for t in alone.trajectories]
+
+
+async def test_an_attempt_that_a_late_call_ended_is_paid_by_no_comparison(tmp_path: Path) -> None:
+    """The others have the environment's own reward beside it."""
+    asked = replace(settings(), group_rewards={f"{HERE / 'ranked.py'}:shortest": 0.5})
+    of_group = group_rewards("counter", asked, HERE)
+    assert of_group is not None
+    played = await asyncio.to_thread(play, settings(), tmp_path)
+    first, *others = played.trajectories
+    nothing = replace(first.grade, rewards=(RewardPart("reward", None),))
+    late = replace(first, grade=nothing, stop_reason=StopReason.TIME_LIMIT)
+    found = await of_group(TASK, [late, *others])
+    assert found[0].unrewarded
+    assert [g.rewards[-1].name for g in found] == ["shortest"] * len(found)
+    assert [g.rewards[-1].value for g in found] == [None, 0.0, 0.0, 1.0]
 
 
 def calculated_by_trl(function: Any, attempts: Sequence[Trajectory]) -> list[float | None]:

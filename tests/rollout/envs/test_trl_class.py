@@ -494,13 +494,12 @@ def test_a_coroutine_that_hangs_is_told_with_the_line_at_which_it_waits(tmp_path
     source = ENDS.format(kind="async def", error="await asyncio.sleep(600)")
     (tmp_path / "waits.py").write_text(source)
     register(EnvSettings(use="waits.py:Ends", passes="reward >= 1", call_seconds=1.0), tmp_path)
-    with pytest.raises(
-        Unavailable, match=r"the tool draw: no answer in 1 s; .*waits\.py:7\. Bound "
-    ):
-        play(["draw:"])
+    said = play(["draw:"]).turns[-1].observation
+    assert said is not None
+    assert re.search(r"the tool draw: no answer in 1 s; .*waits\.py:7\. Bound ", said)
 
 
-def test_a_tool_that_hangs_is_a_broken_environment_and_its_instance_is_not_used_again(
+def test_a_call_that_hangs_ends_its_episode_and_its_instance_is_not_used_again(
     tmp_path: Path,
 ) -> None:
     made = tmp_path / "made"
@@ -512,14 +511,53 @@ def test_a_tool_that_hangs_is_a_broken_environment_and_its_instance_is_not_used_
         "    def wait(self) -> str:\n"
         '        """Wait."""\n'
         "        time.sleep(600)\n"
-        "    def get_reward(self): return 0.0\n"
+        "    def get_reward(self): return 1.0\n"
     )
-    register(EnvSettings(use="slow.py:Slow", passes="reward >= 1", call_seconds=1.0), tmp_path)
-    with pytest.raises(
-        Unavailable, match=r"the tool wait: no answer in 1 s; .*call_seconds of.*called with {}$"
-    ):
-        play(["wait:"])
-    assert made.read_text() == "xxx", "three attempts, each with an instance of its own"
+    register(EnvSettings(use="slow.py:Slow", passes="reward >= 1", call_seconds=0.5), tmp_path)
+    player = _player(["wait:", "Done."])
+    played = asyncio.run(player.play(task(), 0, lambda turn: turn))
+    assert played.stop_reason is StopReason.TIME_LIMIT
+    assert played.grade.unrewarded
+    assert not played.grade.passed
+    [turn] = played.turns
+    assert turn.action.command == "wait {}"
+    assert turn.observation is not None
+    assert "envs.counter: the tool wait: no answer in 0.5 s; it was at" in turn.observation
+    assert turn.observation.endswith("It was called with {}")
+    sound = replace(player, policy=lambda *_: RecitedPolicy(["Done."]))
+    other = asyncio.run(sound.play(task(), 1, lambda turn: turn))
+    assert other.grade.passed
+    assert [r.path for r in played.grade.results] == [r.path for r in other.grade.results]
+    assert made.read_text() == "xx"
+
+
+def test_an_environment_that_answers_nobody_is_broken(tmp_path: Path) -> None:
+    (tmp_path / "down.py").write_text(
+        "import threading\n"
+        "class Down:\n"
+        "    def reset(self, **row): ...\n"
+        "    def wait(self) -> str:\n"
+        '        """Wait."""\n'
+        "        threading.Event().wait()\n"
+        "    def get_reward(self): return 1.0\n"
+    )
+    register(EnvSettings(use="down.py:Down", passes="reward >= 1", call_seconds=0.2), tmp_path)
+    player = _player(["wait:"])
+
+    async def four() -> list[Any]:
+        playing = (player.play(task(i), 0, lambda turn: turn) for i in range(4))
+        return await asyncio.gather(*playing, return_exceptions=True)
+
+    played = asyncio.run(four())
+    ended = [one for one in played if isinstance(one, Trajectory)]
+    failed = [one for one in played if not isinstance(one, Trajectory)]
+    assert [one.stop_reason for one in ended] == [StopReason.TIME_LIMIT] * 2
+    assert len(failed) == 2
+    said = r"failed 3 times; last: envs\.counter: the tool wait: no answer in 0\.2 s; .*call_sec"
+    for error in failed:
+        assert isinstance(error, Unavailable)
+        assert re.search(said, str(error))
+        assert str(error).endswith("2 episodes of this phase ended so already")
 
 
 def test_an_instance_in_which_something_may_still_run_is_not_used_again(tmp_path: Path) -> None:

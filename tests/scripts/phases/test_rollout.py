@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fieldkit.eval.grade import Grade, RewardPart
 from fieldkit.records import RolloutGroup, Signal, StopReason
-from scripts.phases.rollout import no_room, unrewarded
+from scripts.phases.rollout import late, no_room, unrewarded
 from tests.scripts.evals import trajectory
 
 
@@ -33,6 +33,21 @@ def test_attempts_that_could_not_begin_are_warned_of() -> None:
     assert said.startswith("1 of 3 episodes took no turn")
     assert "task a, k = 1" in said
     assert no_room((whole,)) is None
+
+
+def test_attempts_that_a_late_call_ended_are_warned_of_once() -> None:
+    whole = group(1.0, None, 0.5)
+    first, second, third = whole.trajectories
+    [turn] = trajectory("a", "sha", 1, 1, False).turns
+    said_so = replace(turn, observation="the tool wait: no answer in 60 s")
+    ended = replace(second, turns=(said_so,), stop_reason=StopReason.TIME_LIMIT)
+    groups = (replace(whole, trajectories=(first, ended, third)),)
+    said = late(groups)
+    assert said is not None
+    assert said.startswith("1 of 3 episodes ended because a call had no answer in time")
+    assert said.endswith("task a, k = 1: the tool wait: no answer in 60 s")
+    assert unrewarded(groups) is None
+    assert late((whole,)) is None
 
 
 def test_a_part_of_zero_is_a_reward() -> None:

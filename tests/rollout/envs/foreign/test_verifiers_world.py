@@ -4,6 +4,7 @@ import asyncio
 import random
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -342,7 +343,7 @@ def test_the_game_of_the_three_styles_pays_hints_and_the_right_number(tmp_path: 
 
 
 SCRIPTED = f"""
-import sys
+import asyncio, sys
 sys.path.insert(0, {str(Path(foreign_worker.__file__).parent)!r})
 import foreign_worker
 
@@ -358,6 +359,8 @@ class Scripted(foreign_worker.Worker):
 
     async def reply(self, episode, **reply):
         print("replied", repr(reply["text"]), flush=True)
+        if reply["text"] == "Wait.":
+            await asyncio.Event().wait()
         return {{"over": {{"rewards": [["right", 0.0, 1.0]], "by_policy": True, "told": []}}}}
 
 foreign_worker.run(Scripted())
@@ -400,6 +403,26 @@ async def test_an_episode_without_a_reply_is_graded_as_one_with_an_empty_reply(
     await world.reset(asked("Go."), 0)
     assert not (await world.grade()).passed
     assert "replied ''\n" in (tmp_path / "envs.theirs.log").read_text(encoding="utf-8")
+
+
+async def test_a_reply_that_hangs_ends_its_episode_and_the_next_has_a_new_program(
+    scripted: VerifiersProgram, tmp_path: Path
+) -> None:
+    scripted.settings = replace(scripted.settings, call_seconds=5.0)
+    site = Site(SandboxSettings(), tmp_path, tool_form="text")
+    world = VerifiersWorld(site, scripted)
+    await world.reset(asked("Go."), 0)
+    scripted.settings = replace(scripted.settings, call_seconds=0.5)
+    ended = await world.step(Reply("Wait."))
+    assert ended.stop is StopReason.TIME_LIMIT
+    assert ended.late == "envs.theirs: worker: no answer to 'reply' in 0.5 s (call_seconds)"
+    assert (await world.grade()).unrewarded
+    await world.close()
+    scripted.settings = replace(scripted.settings, call_seconds=5.0)
+    await world.reset(asked("Go."), 0)
+    assert (await world.step(Reply("Done."))).stop is StopReason.TASK_COMPLETE
+    assert not (await world.grade()).unrewarded
+    assert loads(tmp_path) == 2
 
 
 async def test_an_episode_whose_program_died_is_closed_without_a_new_one(

@@ -88,6 +88,15 @@ def test_an_episode_whose_server_dies_is_played_again_with_a_new_one(
     assert len([line for line in said if "its server ended" in line]) == 3
 
 
+def test_a_step_that_hangs_ends_its_episode_and_no_other(servers: None, tmp_path: Path) -> None:
+    register_environments({"guess": settings(call_seconds=2.0)}, ROOT)
+    played = play(task(fault="step:hang"), ["guess: 4"], tmp_path)
+    assert played.stop_reason is StopReason.TIME_LIMIT
+    assert played.grade.unrewarded
+    assert "step: no answer within 2 s (call_seconds)" in str(played.turns[-1].observation)
+    assert play(task(), ["guess: 4"], tmp_path).reward == 1.0
+
+
 def test_all_episodes_of_a_run_have_one_server_which_the_runs_ledger_knows(
     guess: None, tmp_path: Path
 ) -> None:
