@@ -361,7 +361,9 @@ class _Case:
 
     def _trend(self, t: Trend) -> str:
         test = self.tests[_TREND_NAMES[t.figure]]
-        if test.adjusted >= SIGNIFICANT or t.sign:
+        if test.adjusted >= SIGNIFICANT:  # as for a habit that goes in the first steps
+            return f"no steady change is proven, p {p_value(test.adjusted, equals=True)}"
+        if t.sign:
             return self._p(test.what)
         way = "rise" if t.tau > 0 else "fall"
         return f"p {p_value(test.adjusted, equals=True)} of a {way}, which the last steps undid"

@@ -186,7 +186,7 @@ def test_what_the_verdict_calls_luck_has_no_step_by_which_it_rose(tmp_path: Path
     assert found.verdict is not None
     test = found.verdict.test(REWARD_TREND)
     assert test.p_value < 0.05 <= test.adjusted
-    assert "that can be luck" in markdown(found)
+    assert "(no steady change is proven, p = 0." in markdown(found)
     assert "rise in reward" not in markdown(found)
 
 

@@ -258,6 +258,17 @@ def test_where_a_task_has_one_assertion_its_reward_stands_beside_its_pass() -> N
     )
 
 
+def test_a_habit_that_goes_in_the_first_steps_is_not_called_luck_for_want_of_a_trend() -> None:
+    stops = [0.1, 0.2, 0.4, 0.7, 0.9, 1.0, 1.0, 0.98] + [0.98, 0.97] * 16
+    gone = [step(i, f"sha-{i}", stop_rate=s, turns=6.0) for i, s in enumerate(stops, start=1)]
+    before = arm("warm start", set(), set(), 2, 12, N)
+    found = verdict(before, arm("step 40", set(), EVERY, 2, 4, N), Training(40, trends(gone)))
+    assert found.habit is Habit.GONE
+    [said] = [note for note in found.notes if note.startswith("Over 40 steps")]
+    assert "(no steady change is proven, p = " in said
+    assert "luck" not in said
+
+
 def test_what_rose_and_fell_again_is_no_sign_of_learning() -> None:
     stops = [i / 40 for i in range(36)] + [0.0] * 4
     fell = [step(i, f"sha-{i}", stop_rate=s, turns=6.0) for i, s in enumerate(stops, start=1)]
