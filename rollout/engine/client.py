@@ -164,11 +164,12 @@ class _Unusable(Unavailable):
 
 class _Failed(Exception):
     """A request without an answer, which may get one when it is repeated; the text says why.
-    sent_at: when it was sent, on the client's clock."""
+    since: from when on there is none, on the client's clock: where nothing came, when it was sent;
+    where an error came, when it did, because until then the server may have been at work."""
 
-    def __init__(self, why: str, sent_at: float) -> None:
+    def __init__(self, why: str, since: float) -> None:
         super().__init__(why)
-        self.sent_at = sent_at
+        self.since = since
 
 
 class EngineClient(AbstractAsyncContextManager["EngineClient"]):
@@ -278,7 +279,7 @@ class EngineClient(AbstractAsyncContextManager["EngineClient"]):
                     raise
             except _Failed as e:
                 failures += 1
-                failed_at = e.sent_at if failed_at is None else failed_at
+                failed_at = e.since if failed_at is None else failed_at
                 seconds, alive = self._clock() - failed_at, self._alive()
                 enough = failures >= self._settings.least_failures
                 if (enough and seconds >= self._settings.patience_seconds) or not alive:
@@ -305,10 +306,10 @@ class EngineClient(AbstractAsyncContextManager["EngineClient"]):
             except TimeoutError:
                 raise _Failed(f"no whole answer within {limit:g} s", sent_at) from None
             except (httpx.RequestError, ValueError) as e:  # ValueError: a body that is no JSON
-                raise _Failed(f"{type(e).__name__}: {e}", sent_at) from e
+                raise _Failed(f"{type(e).__name__}: {e}", self._clock()) from e
         reason = f"HTTP {response.status_code}: {response.text[:_BODY_SHOWN]}"
         if response.status_code in _TRANSIENT_STATUS:
-            raise _Failed(reason, sent_at)
+            raise _Failed(reason, self._clock())
         refused = f"{self.base_url}: {self.model_name} refused a request: {reason}"
         if response.status_code == httpx.codes.NOT_FOUND:
             raise NotServed(f"{refused}.", "The same command loads it there again.")

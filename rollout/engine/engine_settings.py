@@ -26,7 +26,8 @@ class EngineSettings:
     """How the engine serves."""
 
     dtype: Literal["auto", "bfloat16", "float32", "float16"] = "auto"
-    """Dtype of weights and activations. auto: bfloat16 if the chip computes it, else float32."""
+    """Dtype of weights and activations. auto: the folder's own, float32 made bfloat16; float32 on
+    a CPU without bfloat16 instructions."""
     max_model_len: Annotated[PositiveInt, Unit("tokens"), NoCondition] = 2048
     """Most tokens of prompt and completion together."""
     kv_cache_gib: Annotated[PositiveFloat, Unit("GiB"), Change.MACHINE] = 1.0

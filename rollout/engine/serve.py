@@ -25,6 +25,7 @@ from rollout.engine.addresses import addresses
 from rollout.engine.admin import Admin
 from rollout.engine.client import NoAnswer
 from rollout.engine.engine_settings import EngineSettings
+from rollout.engine.forecast import trainer_bytes
 from rollout.engine.lifecycle import AUTO, LIFECYCLES, RESTART, has_room
 from rollout.engine.outside import await_one, outside_servers, take_back
 from rollout.engine.replica import Replica, entries_of
@@ -167,6 +168,8 @@ def release_memory(
         return
     asked = settings.lifecycle
     need = max(int(e.info["trainer_bytes"]) for e in entries)
+    if need and settings.trainer_gib is not None:  # it may have changed since they started
+        need = trainer_bytes(settings)
     room = has_room(memory.available(), need - held)
     with _locked(run_dir, settings.stop_seconds + _END_SECONDS, on_progress):
         for owned in entries:

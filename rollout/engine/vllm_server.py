@@ -423,13 +423,20 @@ def _gpus() -> list[str]:
     return [name.strip() for name in visible.split(",") if name.strip()]
 
 
+_RAISED = re.compile(r"\b\w*(Error|Exception): ")
+"""The last line of a traceback; others may hold such words as code."""
+
+
 def last_error(log: Path) -> str:
-    """The last error in a server's log with the lines that explain it; empty without one."""
+    """The last error in a server's log with the lines that explain it; empty without one.
+
+    What one of its processes raises comes before the server's own end, which names no cause."""
     if not log.exists():
         return ""
     lines = log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").splitlines()
     errors = [i for i, line in enumerate(lines) if "Error" in line or "[Errno" in line]
     if not errors:
         return ""
-    shown = " ".join(line.strip() for line in lines[errors[-1] :][:_ERROR_LINES])
+    causes = [i for i in errors if _RAISED.search(lines[i]) and "root cause" not in lines[i]]
+    shown = " ".join(line.strip() for line in lines[(causes or errors)[-1] :][:_ERROR_LINES])
     return f"Last error there: {shown[:_ERROR_CHARACTERS]} ... "

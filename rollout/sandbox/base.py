@@ -58,7 +58,7 @@ def probe(settings: SandboxSettings) -> None:
         with ThreadPoolExecutor(1) as pool:
             pool.submit(asyncio.run, _try_out(settings)).result()
     except Unavailable as e:
-        reason = forbidding_setting(_read_host)
+        reason = TOO_OLD if "Unknown option" in str(e) else forbidding_setting(_read_host)
         raise Unavailable(f"{e}\n{reason}" if reason else str(e)) from e
 
 
@@ -105,6 +105,17 @@ _FORBIDDING = (
 """File of the host, its text if it forbids user namespaces, and how to allow them."""
 
 
+_OF_CONTAINERS = (
+    ("/proc/self/status", "Seccomp:\t2", "a seccomp filter"),
+    ("/proc/self/attr/current", "docker-default", "an AppArmor profile"),
+    ("/proc/self/mounts", " /proc/kcore ", "a masked /proc"),
+)
+"""File of the host, a text that it holds where a container runtime set something, and what that is.
+Each alone keeps a sandbox from starting."""
+
+TOO_OLD = "The sandbox needs bubblewrap 0.8 or newer, as in Debian 12 and Ubuntu 24.04."
+
+
 def forbidding_setting(read: Callable[[str], str]) -> str:
     """The setting of the host that forbids user namespaces, and how to change it; empty if none is
     found.
@@ -112,10 +123,12 @@ def forbidding_setting(read: Callable[[str], str]) -> str:
     read: gives the text of a file of the host, empty if it cannot be read.
     """
     why = next((why for file, value, why in _FORBIDDING if read(file).strip() == value), "")
-    if not why and "Seccomp:\t2" in read("/proc/self/status"):
+    bounds = [what for file, sign, what in _OF_CONTAINERS if sign in read(file)]
+    if not why and bounds:
         why = (
-            "This process is under a seccomp filter, as containers have: start the container with "
-            "`--security-opt seccomp=unconfined --security-opt systempaths=unconfined`."
+            f"This process has {' and '.join(bounds)}, as in a container: start the container with "
+            "`--security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt "
+            "systempaths=unconfined`."
         )
     return why and (
         f"{why} Without any, `--sandbox none` behind `grpo run RUN` runs the policy's commands as "

@@ -118,7 +118,7 @@ def eval_(
         refuse({"--key-from": key_from}, _GOES_ONLY.format("--endpoint"))
     preset = preset or "smol"
     policy, extra = _policy(adapter, endpoint, model, key_from, set_ or [], preset)
-    _play(policy, model or "smol", tasks, limit, temperature, out, preset, extra, json_, sandbox)
+    _play(policy, model, tasks, limit, temperature, out, preset, extra, json_, sandbox)
 
 
 def _policy(
@@ -157,7 +157,7 @@ def _require_context(
 
 def _play(
     policy: Path | Endpoint,
-    model: str,
+    model: str | None,
     tasks: Path | None,
     limit: int,
     temperature: float | None,
@@ -173,6 +173,7 @@ def _play(
     from scripts.compare.arm_figures import arm_figures, plain_figures, single_arm_table
     from scripts.phases.single_arm import play_adapter, play_endpoint, settings_of
     from scripts.prepare.presets import preset_config, run_text
+    from scripts.run.assignments import parse
     from scripts.run.config import read_config
 
     config = preset_config(preset, given)
@@ -180,6 +181,11 @@ def _play(
     if not file.is_file():
         raise BadInput(f"--tasks {file}: no such file; `grpo synth` writes the default task sets")
     read_tasks(file)
+    said = parse(given)
+    if "model.adapter" in said:
+        raise BadInput("--set model.adapter: --adapter DIR names it")
+    model = model or said.get("model.path", "smol")
+    limit = limit or said.get("eval.tasks", 0)
     settings = [*given, *settings_of(policy, model, file, limit, temperature)]
     folder = _folder(out, run_text(preset, assignments=settings))
     display = make_display(details=True, out=sys.stderr)  # stdout has the figures

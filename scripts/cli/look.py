@@ -280,6 +280,7 @@ def show(
 def transcripts(
     run: Run,
     tasks: Annotated[int, typer.Option(min=1, help="Most held-out tasks to show.")] = 6,
+    sandbox: Sandbox = "bwrap",
 ) -> None:
     """Print how a random policy, the warm start and the newest adapter played some tasks, as
     Markdown.
@@ -288,7 +289,7 @@ def transcripts(
     """
     from scripts.show.side_by_side import transcripts_page
 
-    print(transcripts_page(run, tasks), end="")
+    print(transcripts_page(run, tasks, sandbox), end="")
 
 
 @app.command()
@@ -326,7 +327,9 @@ def track(run: Run) -> None:
 @app.command()
 def replay(
     run: Run,
-    reward: Annotated[str, typer.Option(help="shaped or binary.")] = "shaped",
+    reward: Annotated[
+        str | None, typer.Option(help="shaped or binary; default: the run's.")
+    ] = None,
     turn_penalty: Annotated[float | None, typer.Option(help="λ; default: the run's.")] = None,
     protocol: Annotated[
         str | None, typer.Option(help="sentinel or literal; default: the run's.")

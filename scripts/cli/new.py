@@ -74,7 +74,8 @@ def new(
 
     Example: grpo new last --from tonight --set trainer.lr=2.0 --set run.steps=20
     """
-    from scripts.prepare.from_run import text_from
+    from scripts.base.invocation import say
+    from scripts.prepare.from_run import grown_elsewhere, text_from
     from scripts.prepare.presets import make_run, new_run
     from scripts.run.folder import open_run, resolve_run
 
@@ -95,7 +96,10 @@ def new(
             "--passes, --ends and --python: only with --env; a preset's environments set them"
         )
     if from_ is not None:
-        make_run(folder, text_from(open_run(from_), step, set_ or ()))
+        night = open_run(from_)
+        make_run(folder, text_from(night, step, set_ or ()))
+        if (left_out := grown_elsewhere(night, folder)) is not None:
+            say(left_out)
     else:
         new_run(folder, preset, assignments=set_ or ())
     _say_next(folder)

@@ -110,6 +110,7 @@ def run_(
     """
     from fieldkit.process.owned import since_boot
     from scripts.base.invocation import say
+    from scripts.base.signals import Wish
     from scripts.night.halving import play_halving, up_to
     from scripts.night.loop_options import LoopOptions
     from scripts.night.several import play_nights
@@ -123,12 +124,13 @@ def run_(
     options = LoopOptions(skip_preflight=skip_preflight, sandbox=sandbox)
     go_on = " ".join(["grpo sweep run", folder.typed, *options.words()])
     until = None if hours is None else since_boot() + 3600 * hours
+    wish = Wish()
 
     def play(arms: Collection[str], steps: int | None) -> bool:
         chosen = [night.folder for night in nights if night.arm in arms]
         if steps is not None:
             chosen = up_to(chosen, steps)
-        return play_nights(chosen, replace(options, steps=steps), until, say, go_on)
+        return play_nights(chosen, replace(options, steps=steps), until, say, go_on, wish)
 
     try:
         if sweep.halve_after is None:

@@ -158,7 +158,8 @@ def compare_over_seeds(
     told = (f"Left out: no night of {', '.join(empty)} {plays}.",) if empty else ()
     found = _compared({name: own for name, own in nights.items() if own})
     ends = {night.name: night.end for own in nights.values() for night in own}
-    return replace(found, unplayed=tuple(unplayed), remarks=(*remarks(ends), *told))
+    said = (*_changed_files(ends), *remarks(ends), *told)
+    return replace(found, unplayed=tuple(unplayed), remarks=said)
 
 
 def _played(folder: Path) -> _Played | None:
@@ -260,6 +261,19 @@ def _differing_settings(arms: Iterable[StoredArm]) -> Iterator[str]:
     keys = sorted({*first}.union(*others) - _NOT_COMPARED)
     if differing := [key for key in keys if any(o.get(key) != first.get(key) for o in others)]:
         yield f"The nights differ in more than their seed: {', '.join(differing)}."
+
+
+def _changed_files(arms: Mapping[str, StoredArm]) -> Iterator[str]:
+    """A remark where nights of one sweep began with other tasks or another adapter, although their
+    settings name the same."""
+    for key, what in (("data.pool", "tasks"), ("model.adapter", "an adapter")):
+        held: dict[str, set[str]] = {}
+        for arm in arms.values():
+            named = flat(arm.manifest["config"])[key]
+            held.setdefault(named, set()).add(_settings(arm)[key])
+        for named, found in held.items():
+            if len(found) > 1:
+                yield f"The nights did not begin alike: {key}, {named}, held other {what} in some."
 
 
 def _settings(arm: StoredArm) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def own_environment(
         return OwnEnv(as_ or "server", {"style": "openenv", "url": typed, **given})
     home, _, kind = typed.rpartition(":") if ":" in typed else (typed, "", "")
     if served:
-        app = f"{_from_anywhere(home)}:{kind or _APP}"
+        app = f"{from_anywhere(home)}:{kind or _APP}"
         python = str(Path(given["python"]).absolute())  # a link of a virtual environment stays
         called = Path(home).stem if home.endswith(".py") else home.rpartition(".")[2]
         return OwnEnv(as_ or called, {"style": "openenv", "serve": app, **given, "python": python})
@@ -84,10 +84,10 @@ def own_environment(
         where = {"style": "verifiers", "use": made.use, "python": str(made.python)}
         return OwnEnv(as_ or made.name, {**where, **given})
     kind = kind or only_class(Path(home))
-    return OwnEnv(as_ or kind.lower(), {"use": f"{_from_anywhere(home)}:{kind}", **given})
+    return OwnEnv(as_ or kind.lower(), {"use": f"{from_anywhere(home)}:{kind}", **given})
 
 
-def _from_anywhere(home: str) -> str:
+def from_anywhere(home: str) -> str:
     """A file's absolute path, because paths of run.toml start at the checkout; a module as it
     is."""
     return str(Path(home).resolve()) if home.endswith(".py") else home

@@ -47,7 +47,7 @@ PAIRED_NOTE = (
 def replay_run(
     folder: RunFolder,
     config: RunConfig,
-    kind: str,
+    kind: str | None,
     turn_penalty: float | None,
     protocol: str | None,
     progress: Progress = silent,
@@ -98,8 +98,9 @@ def replay_run(
     return tables, tuple(f"not scored: {missing} are not in this copy" for missing in absent)
 
 
-def _settings(config: RunConfig, kind: str, turn_penalty: float | None) -> RewardSettings:
+def _settings(config: RunConfig, kind: str | None, turn_penalty: float | None) -> RewardSettings:
     """Those of the run with what the person gave, which holds at every step."""
+    kind = kind or config.reward.kind
     REWARDS.named(kind, "--reward")
     settings = replace(config.reward, kind=kind)
     if turn_penalty is None:

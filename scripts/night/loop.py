@@ -56,20 +56,22 @@ _READ_AGAIN_SECONDS = (2.0, 10.0, 60.0)
 """Pauses before a run whose files could not be read is looked at again."""
 
 
-def run_loop(folder: RunFolder, options: LoopOptions, display: Display) -> None:
-    """Run phases until the night is done.
+def run_loop(
+    folder: RunFolder, options: LoopOptions, display: Display, wish: Wish | None = None
+) -> None:
+    """Run phases until the night is done. wish: gets what the person asks for meanwhile.
 
     Raises `PoolConverged` when the pool is exhausted, `Interrupted` when the person stopped it, and
     any error of a phase. Always stops the engine at the end; raises an error of that stop only if
     there is no other error. The display is closed, however it ends.
     """
     try:
-        _run_phases(folder, options, display)
+        _run_phases(folder, options, display, wish or Wish())
     finally:
         display.close()
 
 
-def _run_phases(folder: RunFolder, options: LoopOptions, display: Display) -> None:
+def _run_phases(folder: RunFolder, options: LoopOptions, display: Display, wish: Wish) -> None:
     config = with_options(read_config(folder.config, options.sandbox), options)
     check_sandbox(folder, config)
     _require_ours(folder)
@@ -77,7 +79,7 @@ def _run_phases(folder: RunFolder, options: LoopOptions, display: Display) -> No
     if options.on_converged is not None:
         require_reserve(folder, config)
     both = Both(display, log_display(folder.log, "loop"))
-    wish = Wish(lambda text: note(both.tell, text))
+    wish.told = lambda text: note(both.tell, text)
     enrolled = Ledger(folder.ledger).enrolled(LOOP)
     with run_lock(folder.lock) as lock_fd, listening(wish), enrolled:
         loop = _Loop(folder, config, options, both, wish, lock_fd)

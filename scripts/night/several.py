@@ -30,6 +30,7 @@ from fieldkit.files.journal import Journal
 from fieldkit.process.owned import since_boot
 from scripts.base.display import make_display, to_the_second
 from scripts.base.exit_codes import ChildBug
+from scripts.base.signals import Wish
 from scripts.night.loop import run_loop
 from scripts.night.loop_options import LoopOptions, with_options
 from scripts.run.config import read_config
@@ -102,11 +103,12 @@ def play_nights(
     until: float | None,
     say: Callable[[str], None],
     go_on: str,
+    wish: Wish | None = None,
 ) -> bool:
     """Play what is left of `nights`; False where the time did not suffice.
 
     until: `timings.since_boot()` by which they have to be over. go_on: the command that a person
-    types to go on.
+    types to go on. wish: gets what the person asks for; one to end ends this call and later ones.
 
     A night that fails is told, and the others go on. They do not where no phase of any night has
     gone well before, or since the failure before: the next night would fail too. Nor do they where
@@ -116,8 +118,10 @@ def play_nights(
     always fails at once.
 
     At the end raises `NightsFailed`, which has the first failure's exit code and names every night
-    that failed, its error and `go_on`. `Interrupted`, naming `go_on`, is raised at once.
+    that failed, its error and `go_on`. `Interrupted`, naming `go_on`, is raised at once, and where
+    a night that the person asked to end had come to its own end, before the next.
     """
+    wish = wish or Wish()
     failed: dict[str, FieldkitError | ChildBug] = {}
     ends = {night: _newest_end(night) for night in nights}
     whole, goes_on = True, True
@@ -134,6 +138,8 @@ def play_nights(
             continue
         if due is None:
             continue
+        if wish.finish:
+            raise Interrupted(f"stopped; `{go_on}` goes on from here")
         if not goes_on:
             whole = False
             break
@@ -149,7 +155,7 @@ def play_nights(
         about = f", about {to_the_second(seconds)}" if seconds else ""
         say(f"{which}: {night.name}{about}")
         try:
-            run_loop(night, options, make_display(details=False))
+            run_loop(night, options, make_display(details=False), wish)
             well = True
         except PoolConverged as e:
             say(f"{night.name}: {e}")
@@ -160,7 +166,7 @@ def play_nights(
             known = e if isinstance(e, ChildBug) else foreseen(e)
             failed[night.name] = known or ChildBug(f"{type(e).__name__}: {e}")
             goes_on = not isinstance(e, NotOwner) and (well or _went_well(night, due.known))
-            if goes_on:
+            if goes_on or wish.finish:
                 say(f"{night.name} failed: {failed[night.name]}")
             well = False
     if failed:

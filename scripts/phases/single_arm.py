@@ -132,11 +132,11 @@ def require_adapter(adapter: Path) -> None:
 
 
 def settings_of(
-    policy: Path | Endpoint, model: str, tasks: Path, limit: int, temperature: float | None
+    policy: Path | Endpoint, model: str, tasks: Path, limit: int | str, temperature: float | None
 ) -> list[str]:
     """What run.toml has to say, as `table.key=value`.
 
-    model: the base model of an adapter. limit: tasks from the file's first line, 0: all.
+    model: the base model of an adapter. limit: `eval.tasks`.
     """
     own: dict[str, Any] = {
         "run.steps": 0,

@@ -75,7 +75,7 @@ def train(ctx: Context) -> Done:
             f"step {n - 1} is finished, and step {n} has no bundle yet; "
             f"`grpo rollout {ctx.folder.typed}{ctx.config.flags}` samples it"
         )
-    engine = ctx.config.engine
+    engine = ctx.engine()
     overlaps = ctx.config.run.overlap > 0
     kept = KeptTrainer(ctx.folder.path, _environment(ctx), overlaps=overlaps)
     with ctx.watch.part("reclaim"):

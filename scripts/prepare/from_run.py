@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
 from fieldkit.errors import BadInput
 from fieldkit.training.adapter import read_adapter
-from scripts.base.checkout import in_checkout
+from scripts.base.checkout import from_checkout, in_checkout
 from scripts.run.assignments import assigned, parse
 from scripts.run.config import read_config
 from scripts.run.folder import RunFolder
+from scripts.run.manifest import read_manifest
+from scripts.run.run_pool import grown_files
 
 
 def text_from(run: RunFolder, step: int | None = None, assignments: Sequence[str] = ()) -> str:
@@ -45,3 +48,20 @@ def text_from(run: RunFolder, step: int | None = None, assignments: Sequence[str
         own |= {"trainer.lr": float(f"{lr:.4g}"), "trainer.decay_after": 0}
     text = assigned(run.config.read_text(encoding="utf-8"), own, str(run.config))
     return assigned(text, parse(assignments), "the new run.toml")
+
+
+def grown_elsewhere(run: RunFolder, new: RunFolder) -> str | None:
+    """What to say where tasks joined `run`'s pool and the new run begins with the file alone; None
+    where none did, or the new run has another pool. Raises as `grown_files`."""
+    pool = read_config(new.config).data.pool
+    files = grown_files(run, read_manifest(run))
+    if not files or pool != read_config(run.config).data.pool:
+        return None
+    n_tasks = sum(len(file.read_bytes().splitlines()) for file in files)
+    whole, names = new.path / "pool.jsonl", " ".join(shlex.quote(str(file)) for file in files)
+    return (
+        f"the tasks that joined the pool of {run.typed} ({n_tasks}) are not in {pool}, which"
+        f" this run begins with; with them: `cat {shlex.quote(str(from_checkout(pool)))} {names} >"
+        f" {shlex.quote(str(whole))}`, and `grpo run {new.typed} --set"
+        f" data.pool={shlex.quote(str(in_checkout(whole)))}`"
+    )

@@ -103,16 +103,19 @@ install_tcmalloc() {
 # A box as simple as can be. Why it may fail is said in full by `grpo doctor`.
 try_box() {
     local said
-    said=$(bwrap --ro-bind / / --unshare-user --unshare-net true 2>&1) && return
+    said=$(bwrap --ro-bind / / --unshare-all --unshare-user --disable-userns \
+        --assert-userns-disabled --proc /proc --dev /dev true 2>&1) && return
     local switch=/proc/sys/kernel/apparmor_restrict_unprivileged_userns
     echo "the sandbox cannot start here: $said" >&2
-    if [ "$(cat $switch 2> /dev/null)" = 1 ]; then
+    if [[ $said == *"Unknown option"* ]]; then
+        echo "It needs bubblewrap 0.8 or newer, as in Debian 12 and Ubuntu 24.04." >&2
+    elif [ "$(cat $switch 2> /dev/null)" = 1 ]; then
         echo "AppArmor forbids user namespaces. Ask an administrator to type:" \
              "echo kernel.apparmor_restrict_unprivileged_userns=0" \
              "| sudo tee -a /etc/sysctl.d/60-grpo-loop.conf; sudo sysctl --system" >&2
     else
         echo "In a container, start it with --security-opt seccomp=unconfined" \
-             "--security-opt systempaths=unconfined; else see docs/running.md, \"The sandbox\"." >&2
+             "--security-opt apparmor=unconfined --security-opt systempaths=unconfined; else see docs/running.md, \"The sandbox\"." >&2
     fi
     echo "$WITHOUT" >&2
     exit 4

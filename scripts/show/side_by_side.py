@@ -15,6 +15,7 @@ from enum import StrEnum
 from fieldkit.errors import BadInput
 from fieldkit.eval.grade import RewardPart
 from fieldkit.records import Task, Trajectory
+from rollout.sandbox.command import SandboxKind
 from rollout.tasks import decode_tasks
 from rollout.yardsticks import ORACLE
 from scripts.base.checkout import from_checkout
@@ -56,14 +57,14 @@ class Compared:
     gold: Trajectory | None
 
 
-def transcripts_page(run: str, most: int) -> str:
-    """The page on at most `most` tasks.
+def transcripts_page(run: str, most: int, sandbox: SandboxKind = "bwrap") -> str:
+    """The page on at most `most` tasks. sandbox: of the random policy's commands.
 
     Raises `BadInput` with the next command where the run has no trained adapter's evaluation, and
     what playing the random policy raises.
     """
     folder = open_run(run)
-    config, reader = read_config(folder.config), RunReader(folder)
+    config, reader = read_config(folder.config, sandbox), RunReader(folder)
     to_play = typed_to_play(folder.typed, reader.manifest)
     evaluation = config.eval.settled(reader.manifest)
     tasks = evaluation.of(decode_tasks(from_checkout(config.data.heldout)))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fieldkit.errors import BadInput
+from fieldkit.errors import BadInput, NotOwner
 from scripts.base.invocation import tell
 from scripts.cli.arguments import (
     Ends,
@@ -138,7 +138,8 @@ def evaluate_environment(
     own = {key: value for key, value in typed.items() if value}
     of_run = _OF_EPISODES if adapter is None else _OF_AN_ADAPTER
     target = _target(name, as_, run, preset, own, given, of_run)
-    file, made = _task_file(target, tasks, out)
+    file, made = _task_file(target, tasks, out, f"{endpoint} {adapter} {model}")
+    plays_now = False
     try:
         eval_(
             adapter=adapter,
@@ -153,8 +154,12 @@ def evaluate_environment(
             json_=json_,
             sandbox=sandbox,
         )
+    except NotOwner:  # the same command plays them in another terminal
+        plays_now = True
+        raise
     finally:
-        if made and not (out and (out / "run.toml").is_file()):  # the same command makes it again
+        kept = plays_now or (out is not None and (out / "run.toml").is_file())
+        if made and not kept:  # the same command makes it again
             file.unlink(missing_ok=True)
 
 
@@ -236,9 +241,9 @@ def _of_run(name: str, run: str, wanted: Mapping[str, Sequence[str]]) -> tuple[l
 # -- the tasks -------------------------------------------------------------------------------------
 
 
-def _task_file(target: _Target, asked: str | None, out: Path | None) -> tuple[Path, bool]:
-    """The file of the tasks to play, and whether it was written here. Raises `BadInput`, with
-    nothing written."""
+def _task_file(target: _Target, asked: str | None, out: Path | None, by: str) -> tuple[Path, bool]:
+    """The file of the tasks to play, and whether it was written here. by: who plays them. Raises
+    `BadInput`, with nothing written."""
     from fieldkit.codec import encode
     from fieldkit.files.atomic import sha256_text, write_text
     from fieldkit.files.user_cache import cache_dir
@@ -255,7 +260,7 @@ def _task_file(target: _Target, asked: str | None, out: Path | None) -> tuple[Pa
     if text is None:
         assert file is not None
         return file, False
-    place = cache_dir() / "evals" / f"tasks-{sha256_text(text)[:16]}.jsonl"
+    place = cache_dir() / "evals" / f"tasks-{sha256_text(by + text)[:16]}.jsonl"
     if out is not None:
         place = Path(f"{out}.tasks.jsonl")
         if place.exists() and place.read_text(encoding="utf-8") != text:

@@ -103,6 +103,7 @@ def tasks(
     from scripts.cli.env.env_named import env_of, order_of
     from scripts.environments.freeze import dataset_tasks, row_tasks, seed_tasks, write_tasks
     from scripts.environments.order import class_of, read_rows
+    from scripts.environments.own_env import from_anywhere
 
     again = typed_again("--force")
     own = env_of(run, name) if run else None
@@ -133,8 +134,9 @@ def tasks(
     write_tasks(class_of(order) if order else None, made, out, force=force, again=again)
     print(f"{out}: {len(made)} tasks, {made[0].task_id} to {made[-1].task_id}")
     if order and not run:
-        passes = 'passes = "reward >= 1"'
-        say(f'next: in run.toml, [envs.{called}] with use = "{order.use}" and {passes}')
+        home, _, kind = order.use.rpartition(":")
+        use, passes = f"{from_anywhere(home)}:{kind}", 'passes = "reward >= 1"'
+        say(f'next: in run.toml, [envs.{called}] with use = "{use}" and {passes}')
 
 
 @env_app.command()

@@ -426,6 +426,23 @@ async def test_a_long_reply_has_as_much_more_time_as_it_may_be_longer() -> None:
             await client.sample(PROMPT, SAMPLING, seed=3)
 
 
+async def test_the_time_that_a_server_worked_before_an_error_does_not_count_as_failing() -> None:
+    """One reply of 25 s that is lost loses no healthy server."""
+    time = FakeTime()
+
+    async def respond(n: int, writer: asyncio.StreamWriter) -> None:
+        time.seconds += 25.0
+        await (nothing if n == 0 else fine)(n, writer)
+
+    settings = ClientSettings(patience_seconds=5.0, least_failures=1)
+    async with (
+        flaky_server(respond) as (url, bodies),
+        EngineClient(url, "key", "v0", settings=settings, clock=time, sleep=time.sleep) as client,
+    ):
+        assert (await client.sample(PROMPT, SAMPLING, seed=3)).ids == (5, 6)
+    assert len(bodies) == 2
+
+
 async def test_the_time_before_a_request_is_sent_does_not_count_as_failing() -> None:
     time, waits = FakeTime(), asyncio.Event()
 

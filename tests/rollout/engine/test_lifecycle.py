@@ -236,6 +236,18 @@ def test_a_server_that_does_not_wake_gives_way_to_a_new_one(
     assert second.model_name == "run-v2"
 
 
+def test_what_the_trainer_needs_by_now_decides_whether_the_server_stays(
+    tiny: TinyModel, tmp_path: Path, calls: Path
+) -> None:
+    run = tmp_path / "run"
+    settings = replace(EngineSettings(), lifecycle="auto", trainer_gib=0.1)
+    serve(tiny, run, settings, 1)
+    release_memory(run, settings)
+    assert find_engine(run) is not None
+    release_memory(run, replace(settings, trainer_gib=1e6))  # raised while it runs
+    assert find_engine(run) is None
+
+
 def test_a_server_that_died_makes_room_too(tiny: TinyModel, tmp_path: Path, calls: Path) -> None:
     run, settings = tmp_path / "run", replace(EngineSettings(), lifecycle="sleep")
     first = serve(tiny, run, settings, 1)

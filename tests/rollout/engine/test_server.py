@@ -141,3 +141,19 @@ def test_a_start_notes_whether_its_threads_sleep_because_the_cores_were_in_use(
     server = Entered(tmp_path, settings, lambda line: None, target)
     server.begin()
     assert server.info["sleeps_for_now"] is sleeps
+
+
+def test_the_cause_is_told_and_not_that_a_process_of_the_server_failed(tmp_path: Path) -> None:
+    """vLLM's own last line says to look above."""
+    core, api = "(EngineCore pid=7) ERROR 11-28 [core.py:1510] ", "(APIServer pid=3) "
+    cause = "ValueError: Free memory on device cuda:0 (3.1/79.2 GiB) is less than desired"
+    log = tmp_path / "engine.log"
+    log.write_text(
+        f"{core}EngineCore failed to start.\n{core}Traceback (most recent call last):\n"
+        f"{core}    raise ValueError(\n{core}{cause}\n{api}Traceback (most recent call last):\n"
+        f"{api}    raise RuntimeError(\n"
+        f"{api}RuntimeError: Engine core initialization failed. See root cause above. …\n"
+    )
+    assert cause in vllm_server.last_error(log)
+    log.write_text(f"{api}RuntimeError: Engine core initialization failed. See root cause above.\n")
+    assert "Engine core initialization failed" in vllm_server.last_error(log)

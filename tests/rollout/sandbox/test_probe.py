@@ -34,6 +34,12 @@ async def test_a_probe_that_fails_says_what_failed(monkeypatch: pytest.MonkeyPat
         probe(settings())
 
 
+async def test_a_bubblewrap_without_an_option_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout.sandbox.bwrap, "_BOX", ["--disable-everything"])
+    with pytest.raises(Unavailable, match=r"needs bubblewrap 0\.8 or newer"):
+        probe(settings())
+
+
 @pytest.mark.parametrize(
     ("path", "text", "says"),
     [
@@ -53,6 +59,8 @@ async def test_a_probe_that_fails_says_what_failed(monkeypatch: pytest.MonkeyPat
             "echo user.max_user_namespaces=10000 | sudo tee",
         ),
         ("/proc/self/status", "Name:\tx\nSeccomp:\t2\n", "seccomp=unconfined"),
+        ("/proc/self/attr/current", "docker-default (enforce)\n", "apparmor=unconfined"),
+        ("/proc/self/mounts", "tmpfs /proc/kcore tmpfs rw 0 0\n", "systempaths=unconfined"),
     ],
 )
 def test_the_setting_that_forbids_it_is_named(path: str, text: str, says: str) -> None:

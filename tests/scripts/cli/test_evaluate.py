@@ -87,6 +87,14 @@ def test_as_json_and_with_the_options_of_a_hand(
     assert endpoint.keys[0] == "Bearer secret"
 
 
+def test_a_number_of_tasks_that_is_set_counts_where_no_limit_is_typed(tasks: Path) -> None:
+    with model() as endpoint:
+        ended = ask(endpoint, "--tasks", tasks, "--set", "eval.tasks=2", "--json")
+        other = ask(endpoint, "--tasks", tasks, "--set", "eval.tasks=2", "--limit", "3", "--json")
+    assert json.loads(ended.out)["summary"]["n_tasks"] == 2
+    assert json.loads(other.out)["summary"]["n_tasks"] == 3
+
+
 def test_a_kept_arm_is_read_by_the_commands_that_read_runs(tasks: Path, tmp_path: Path) -> None:
     out, other = tmp_path / "one", tmp_path / "two"
     with model() as endpoint:

@@ -45,7 +45,9 @@ def test_the_command_that_goes_on_with_a_sweep_has_the_flags_that_were_typed(
     folder, told = RunFolder(tmp_path / "sweep"), []
     new_sweep(folder, "smol", [], "0", [], None)
 
-    def played(nights: object, options: object, until: object, say: object, go_on: str) -> bool:
+    def played(
+        nights: object, options: object, until: object, say: object, go_on: str, wish: object
+    ) -> bool:
         told.append(go_on)
         return False
 

@@ -167,6 +167,23 @@ def test_nights_that_were_played_without_a_sandbox_are_named(nights: Path, tmp_p
     assert told in markdown(found)
 
 
+def test_a_pool_that_changed_between_the_nights_of_a_sweep_is_named(
+    nights: Path, tmp_path: Path
+) -> None:
+    for seed in range(2):
+        night = shutil.copytree(nights / f"kind-seed{seed}", tmp_path / f"kind-seed{seed}")
+        manifest = json.loads((night / "manifest.json").read_text())
+        manifest["config"]["data"]["pool"] = "data/pool.jsonl"
+        manifest["data"]["pool"]["sha256"] = "0" * 64
+        (night / "manifest.json").write_text(json.dumps(manifest))
+    both = {"kind": [tmp_path / f"kind-seed{n}" for n in range(2)]}
+    assert not [r for r in compare_over_seeds(both).remarks if "begin alike" in r]
+    manifest["data"]["pool"]["sha256"] = "1" * 64
+    (night / "manifest.json").write_text(json.dumps(manifest))
+    told = "The nights did not begin alike: data.pool, data/pool.jsonl, held other tasks in some."
+    assert told in compare_over_seeds(both).remarks
+
+
 def test_nights_on_the_development_set_say_that_they_prove_nothing(
     nights: Path, tmp_path: Path
 ) -> None:

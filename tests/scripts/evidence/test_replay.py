@@ -7,6 +7,7 @@ first turn: nobody heard it, so every episode went on to its third.
 from __future__ import annotations
 
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from fieldkit.codec import encode_group
 from fieldkit.records import RolloutGroup
 from reward.shaping import RewardSettings
 from scripts.evidence.replay import replay_run
+from scripts.run.assignments import assigned, parse
 from tests.scripts.cli.in_process import grpo
 from tests.scripts.evals import trajectory
 from tests.scripts.made_night import group, make_night, turn
@@ -89,6 +91,13 @@ def test_another_reward_says_how_many_groups_would_carry_no_signal(night: Path) 
     said = replayed(night, "--reward", "binary")
     assert figures(said, "rewards of zero") == [0, STEPS * PAIRS * 2]
     assert figures(said, "without signal") == [0, STEPS * PAIRS]
+
+
+def test_a_run_of_another_reward_is_replayed_under_its_own(night: Path, tmp_path: Path) -> None:
+    own = shutil.copytree(night, tmp_path / "night")
+    text = (own / "run.toml").read_text()
+    (own / "run.toml").write_text(assigned(text, parse(["reward.kind=binary"]), "run.toml"))
+    assert "under reward binary" in whole(own, "--protocol", "literal")
 
 
 def test_the_rewards_of_two_arms_are_compared_task_by_task(night: Path) -> None:

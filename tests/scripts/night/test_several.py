@@ -16,6 +16,7 @@ from fieldkit.process.ledger import Ledger
 from fieldkit.process.owned import since_boot
 from scripts.base.checkout import ROOT
 from scripts.base.exit_codes import ChildBug
+from scripts.base.signals import Wish
 from scripts.night import several
 from scripts.night.several import NightsFailed, is_over, night_seconds
 from scripts.run.folder import RunFolder
@@ -142,10 +143,14 @@ class Failing:
         self.said: list[str] = []
         self.ends: dict[str, Exception] = {}
         self.late: tuple[str, ...] = ()
+        self.stopped_in = ""
         monkeypatch.setattr(several, "run_loop", self.run)
 
     def run(self, night: RunFolder, *rest: object) -> None:
         self.begun.append(night.name)
+        if night.name == self.stopped_in:
+            [wish] = [one for one in rest if isinstance(one, Wish)]
+            wish.ask_finish()
         error = self.ends.get(night.name)
         if error is None or night.name in self.late:
             Journal(night.journal).append("phase_end", phase="start", exit=0)
@@ -298,6 +303,24 @@ def test_where_the_tasks_have_changed_no_further_night_is_begun(
         failing.play()
     assert failing.begun == []
     assert not told.value.whole
+
+
+def test_no_night_begins_after_a_ctrl_c_that_the_one_before_came_to_its_end_with(
+    failing: Failing,
+) -> None:
+    """As in its last evaluation, after which no step is left that could be finished."""
+    failing.stopped_in = "two"
+    with pytest.raises(Interrupted, match=r"^stopped; `go on` goes on from here$"):
+        failing.play()
+    assert failing.begun == ["one", "two"]
+
+
+def test_nor_after_one_in_a_phase_that_failed_which_is_told(failing: Failing) -> None:
+    failing.stopped_in, failing.ends = "two", {"two": Unavailable("no engine")}
+    with pytest.raises(Interrupted):
+        failing.play()
+    assert failing.begun == ["one", "two"]
+    assert "two failed: no engine" in failing.said
 
 
 def test_ctrl_c_while_a_night_is_read_is_no_failure_of_it(

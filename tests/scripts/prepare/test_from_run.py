@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from fieldkit.errors import BadInput
+from fieldkit.files.atomic import sha256_file, write_json
 from scripts.base.checkout import ROOT
-from scripts.prepare.from_run import text_from
+from scripts.prepare.from_run import grown_elsewhere, text_from
 from scripts.prepare.presets import make_run, new_run
 from scripts.run.assignments import assigned, parse
 from scripts.run.config import read_config
 from scripts.run.folder import RunFolder
+from scripts.run.run_pool import GROWN
 from tests.scripts.cli.in_process import grpo
 
 
@@ -101,3 +105,27 @@ def test_the_command_says_what_starts_it(night: RunFolder, tmp_path: Path) -> No
     ended = grpo("new", tmp_path / "last", "--from", night.path)
     assert ended.code == 0, ended.error
     assert f"grpo run {tmp_path / 'last'}" in ended.out + ended.error
+
+
+def test_tasks_that_joined_the_pool_are_named_with_what_takes_them_along(
+    night: RunFolder, tmp_path: Path
+) -> None:
+    last = RunFolder(tmp_path / "last")
+    make_run(last, text_from(night))
+    assert grown_elsewhere(night, last) is None
+    grown = night.path / "grown-001.jsonl"
+    lines = (ROOT / "data/development.jsonl").read_bytes().splitlines(keepends=True)[:3]
+    grown.write_bytes(b"".join(lines))
+    entry = {"sha256": sha256_file(grown), "step": 2}
+    write_json(night.manifest, {"schema": 1, "data": {GROWN: {grown.name: entry}}})
+    said = grown_elsewhere(night, last)
+    assert said is not None
+    assert said.startswith(f"the tasks that joined the pool of {night.typed} (3) are not in")
+    cat, run = re.findall(r"`([^`]+)`", said)
+    subprocess.run(cat, shell=True, check=True)
+    pool = ROOT / "data/reserve.jsonl"
+    assert (last.path / "pool.jsonl").read_bytes() == pool.read_bytes() + grown.read_bytes()
+    assert run.startswith(f"grpo run {last.typed} --set data.pool=")
+    other = RunFolder(tmp_path / "other")
+    make_run(other, text_from(night, assignments=["data.pool=data/pool.jsonl"]))
+    assert grown_elsewhere(night, other) is None

@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -128,6 +130,34 @@ def test_a_class_is_evaluated_without_a_run_and_nothing_is_left(light: Path, cac
     system, user = found.asked[0]["messages"]
     assert "press" in system["content"]  # told in text: nobody sees the endpoint's template
     assert user["content"] == "Press 1 times."
+    assert [*cache.iterdir()] == []
+
+
+def test_the_end_of_one_evaluation_takes_nothing_from_another_on_the_same_tasks(
+    light: Path, cache: Path
+) -> None:
+    """The first one's endpoint answers when the second one has ended."""
+    words = (*PASSES, "--ends", "over", "--tasks", "2", "--json")
+    command = [sys.executable, "-P", "-m", "scripts.cli", "env", "eval", f"{light}:Light", *words]
+    free = threading.Event()
+
+    class Late(tuple[Answer, ...]):
+        def __getitem__(self, at: Any) -> Any:
+            assert free.wait(60)
+            return super().__getitem__(at)
+
+    with answering(Late(PRESSES_ONCE), 200, LISTED) as endpoint:
+        first = subprocess.Popen(
+            [*command, "--endpoint", endpoint.base_url], stdout=subprocess.PIPE, text=True
+        )
+        while not endpoint.asked:
+            assert first.poll() is None
+            time.sleep(0.01)
+        assert evaluate(f"{light}:Light", *words, answers=PRESSES_ONCE).summary["n_passed"] == 2
+        free.set()
+        told, _ = first.communicate()
+    assert first.returncode == 0
+    assert json.loads(told)["summary"]["n_passed"] == 2
     assert [*cache.iterdir()] == []
 
 
