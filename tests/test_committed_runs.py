@@ -77,18 +77,20 @@ def test_the_pool_of_a_committed_run_has_not_converged_before_its_end(run: Path)
     assert reader.manifest is not None
     pool = list(reader.manifest["data"]["pool"]["tasks"])
     tasks = [Task(task, "", "", {}) for task in pool]
-    batch, seed = (reader.manifest["config"]["rollout"][k] for k in ("tasks_per_step", "run_seed"))
+    rollout = reader.manifest["config"]["rollout"]
+    batch, seed = (rollout[k] for k in ("tasks_per_step", "run_seed"))
+    spare = rollout.get("resample", 0)  # older manifests have none
     for trial in range(10):
         rng, sums = random.Random(trial), DrawSums()
         for step in reader.steps[1:]:
             signals = [Signal(name) for name, n in step.groups.items() for _ in range(n)]
             rng.shuffle(signals)
-            drawn = DRAWS["uniform"](Drawing(seed, step.step, tasks, batch))
+            drawn = DRAWS["uniform"](Drawing(seed, step.step, tasks, batch, spare=spare))
             sums = sums.plus(
                 step.step,
                 [
                     Draw(task.task_id, signal, 2 if signal is Signal.LEARNABLE else 0, 4)
-                    for task, signal in zip(drawn, signals, strict=True)
+                    for task, signal in zip(drawn[: len(signals)], signals, strict=True)
                 ],
             )
             found = pool_state(sums, dict.fromkeys(pool, 1.0))
