@@ -75,12 +75,12 @@ def train(ctx: Context) -> Done:
             f"step {n - 1} is finished, and step {n} has no bundle yet; "
             f"`grpo rollout {ctx.folder.typed}{ctx.config.flags}` samples it"
         )
-    engine = ctx.engine()
     overlaps = ctx.config.run.overlap > 0
     kept = KeptTrainer(ctx.folder.path, _environment(ctx), overlaps=overlaps)
     with ctx.watch.part("reclaim"):
         held = kept.held
         if not overlaps:  # else it plays meanwhile, and keeps its memory
+            engine = ctx.engine()
             ctx.waiting(lambda: release_memory(ctx.folder.path, engine, ctx.say, held=held))
         stays = _stays(ctx)
         if not stays:

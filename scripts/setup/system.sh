@@ -115,7 +115,8 @@ try_box() {
              "| sudo tee -a /etc/sysctl.d/60-grpo-loop.conf; sudo sysctl --system" >&2
     else
         echo "In a container, start it with --security-opt seccomp=unconfined" \
-             "--security-opt apparmor=unconfined --security-opt systempaths=unconfined; else see docs/running.md, \"The sandbox\"." >&2
+             "--security-opt apparmor=unconfined --security-opt systempaths=unconfined;" \
+             "else see docs/running.md, \"The sandbox\"." >&2
     fi
     echo "$WITHOUT" >&2
     exit 4
