@@ -1,11 +1,13 @@
-"""vLLM's CPU path without what it loses to small operations: a plugin its processes load at start.
+"""vLLM's CPU path without what it loses to small operations, and a start that imports it once.
 
-With LoRA vLLM compiles nothing on a CPU, and a decoding step is then some thousand operations on a
-few rows each. Four of its pieces are replaced here, all with the same result but for rounding:
-LoRA (a copy of the adapter's weights for each token and six products a layer; here two), the
-choice of an id (two logarithms for each entry of the vocabulary; here a search in cumulative
-sums), the norms and the gated activation (some ten operations each; here vLLM's own kernels, which
-it has and does not use). docs/LOG.md, 27 November, has what each gains.
+A plugin that vLLM's processes load at their start. With LoRA vLLM compiles nothing on a CPU, and a
+decoding step is then some thousand operations on a few rows each. Four of its pieces are replaced
+here, all with the same result but for rounding: LoRA (a copy of the adapter's weights for each
+token and six products a layer; here two), the choice of an id (two logarithms for each entry of the
+vocabulary; here a search in cumulative sums), the norms and the gated activation (some ten
+operations each; here vLLM's own kernels, which it has and does not use). docs/LOG.md, 27 November,
+has what each gains. The fifth is how an EngineCore begins: as a fork of the API server, which has
+imported all that it needs (28 November).
 
 This module runs in vLLM's processes and imports nothing of this project. It changes nothing on
 other platforms and in unknown versions.
@@ -16,9 +18,13 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import os
+import signal
 from collections.abc import Callable, Iterator
+from functools import wraps
 from inspect import signature
 from itertools import groupby
+from multiprocessing.util import register_after_fork
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -53,7 +59,7 @@ def register() -> None:
         theirs = getattr(owner, name)
         if theirs.__module__ != __name__:
             setattr(owner, name, make(theirs))
-    _log.info("LoRA, sampling, norms and activations are grpo's (%s=0 turns that off)", FLAG)
+    _log.info("LoRA, sampling, norms, activations and the start are grpo's (%s=0: vLLM's)", FLAG)
 
 
 def is_known() -> bool:
@@ -89,6 +95,7 @@ def _pieces() -> Iterator[tuple[type, str, Make]]:
     from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
     from vllm.model_executor.layers.activation import SiluAndMul
     from vllm.model_executor.layers.layernorm import RMSNorm
+    from vllm.v1.engine.utils import CoreEngineProcManager
     from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
 
     yield MergedColumnParallelLinearWithLoRA, "create_lora_weights", _create_lora_weights
@@ -97,6 +104,7 @@ def _pieces() -> Iterator[tuple[type, str, Make]]:
     yield TopKTopPSampler, "forward_cpu", _forward_cpu
     yield RMSNorm, "forward_native", _rms_norm
     yield SiluAndMul, "forward_native", _silu_and_mul
+    yield CoreEngineProcManager, "__init__", _begin_cores
 
 
 def _create_lora_weights(theirs: Any) -> Any:
@@ -270,6 +278,37 @@ def _silu_and_mul(theirs: Any) -> Any:
         return out
 
     return staticmethod(forward_native)
+
+
+def _begin_cores(theirs: Any) -> Any:
+    """An EngineCore that computes itself is forked: importing vLLM again is a third of a start.
+
+    vLLM spawns on a CPU because a process that computes with OpenMP cannot be forked. The API
+    server has not computed by then. EngineCores that begin other processes stay with vLLM's way.
+    """
+
+    @wraps(theirs, assigned=())  # its arguments; the module stays ours
+    def __init__(self: Any, *args: Any, executor_class: type, **kwargs: Any) -> None:
+        from vllm.utils.system_utils import set_env_var
+        from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+        if not issubclass(executor_class, UniProcExecutor):
+            theirs(self, *args, executor_class=executor_class, **kwargs)
+            return
+        register_after_fork(self, _leave_what_is_the_api_servers)
+        with set_env_var("VLLM_WORKER_MULTIPROC_METHOD", "fork"):
+            theirs(self, *args, executor_class=executor_class, **kwargs)
+
+    return __init__
+
+
+def _leave_what_is_the_api_servers(_: object) -> None:
+    """Close its sockets, its port's above all, and leave its loop's signals alone, as a spawned
+    process does."""
+    signal.set_wakeup_fd(-1)
+    for file in [*Path("/proc/self/fd").iterdir()]:
+        if int(file.name) > 2 and file.is_socket():
+            os.close(int(file.name))
 
 
 def _suits(x: Tensor, like: Tensor) -> bool:

@@ -1,9 +1,9 @@
-"""`python -m tests.rollout.engine.lora_price`: sampling with the plugin for vLLM and without it.
+"""`python -m tests.rollout.engine.lora_price`: a server with the plugin for vLLM and without it.
 
 Starts the server with the default model and adapter, by turns with the plugin and without, and
-samples the first reply to 32 tasks of the pool at once, several times a server. Prints tokens a
-second and the mean difference of sampled logprobs to those that the server computes of the same ids
-as a prompt, of each kind.
+samples the first reply to 32 tasks of the pool at once, several times a server. Prints of each kind
+tokens a second, the mean difference of sampled logprobs to those that the server computes of the
+same ids as a prompt, and the seconds of a start, the proof of the adapter included.
 """
 
 from __future__ import annotations
@@ -43,25 +43,31 @@ def main(
     prompts = [chat.start(o.messages, o.tools).prompt_ids for o in openings]
     speeds: dict[bool, list[float]] = {True: [], False: []}
     drifts: dict[bool, list[float]] = {True: [], False: []}
+    starts: dict[bool, list[float]] = {True: [], False: []}
     for number in range(rounds):
         for plugin in (number % 2 == 0, number % 2 == 1):
             settings = EngineSettings(cpu_patches=plugin)
             with tempfile.TemporaryDirectory() as run:
                 adapter = ROOT / "adapters" / "smol-warm"
+                began = time.monotonic()
                 (served,) = ensure_engine(Path(run), model, settings, adapter, "v0", print)
+                starts[plugin].append(time.monotonic() - began)
                 try:
                     found = asyncio.run(_measure(served, chat, prompts, samples))
                 finally:
                     stop_engine(Path(run))
             speeds[plugin] += found[0]
             drifts[plugin] += found[1]
-    medians = {plugin: statistics.median(found) for plugin, found in speeds.items()}
+    speed = {plugin: statistics.median(found) for plugin, found in speeds.items()}
+    start = {plugin: statistics.median(found) for plugin, found in starts.items()}
     for plugin, name in ((True, "plugin"), (False, "as it is")):
-        drift = statistics.fmean(drifts[plugin])
         print(
-            f"{name}: {medians[plugin]:.0f} tokens/s, median of {len(speeds[plugin])}; {drift:.5f}"
+            f"{name}: {speed[plugin]:.0f} tokens/s, median of {len(speeds[plugin])};"
+            f" {statistics.fmean(drifts[plugin]):.5f}; a start takes {start[plugin]:.1f} s, median"
+            f" of {len(starts[plugin])}"
         )
-    print(f"ratio {medians[True] / medians[False]:.2f}")
+    ratio, start_ratio = speed[True] / speed[False], start[False] / start[True]
+    print(f"ratio {ratio:.2f}; of the starts {start_ratio:.2f}")
 
 
 async def _measure(

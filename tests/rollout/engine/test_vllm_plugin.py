@@ -6,8 +6,13 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import math
+import multiprocessing
 import shutil
+import socket
 import subprocess
+from multiprocessing.connection import Connection
+from multiprocessing.util import register_after_fork
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -51,6 +56,24 @@ def own(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         monkeypatch.setattr(owner, name, of_its_own)  # puts it back after the test
     monkeypatch.delenv(vllm_plugin.FLAG, raising=False)
     return found
+
+
+# --- the start ------------------------------------------------------------------------------------
+
+
+def test_a_forked_process_has_none_of_the_servers_sockets_and_pipes_stay() -> None:
+    def count(answer: Connection) -> None:
+        files = Path("/proc/self/fd").iterdir()
+        answer.send(sum(f.is_socket() for f in files if int(f.name) > 2))
+
+    here, there = multiprocessing.Pipe(duplex=False)
+    with socket.create_server(("127.0.0.1", 0)), here, there:
+        forked = multiprocessing.get_context("fork").Process(target=count, args=(there,))
+        register_after_fork(forked, vllm_plugin._leave_what_is_the_api_servers)
+        forked.start()
+        assert here.poll(60)
+        assert here.recv() == 0
+        forked.join()
 
 
 # --- LoRA -----------------------------------------------------------------------------------------
