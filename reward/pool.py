@@ -200,4 +200,4 @@ def _state(was_drawn: bool, a: Attempts) -> TaskState:
         return TaskState.FRESH
     if not a.is_silent:
         return TaskState.REVIVED if a.was_silent else TaskState.LEARNABLE
-    return TaskState.SATURATED if a.passed >= a.failed else TaskState.STUCK
+    return TaskState.SATURATED if a.passed > a.failed else TaskState.STUCK

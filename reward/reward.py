@@ -6,6 +6,7 @@ are in `reward.shaping`, the credit rules in `reward.credit`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -31,10 +32,13 @@ class Reward:
 
     def of_episode(self, grade: Grade, turns: Sequence[Turn], stop: StopReason) -> float:
         """The reward of one episode that ended by `stop`. For a grade with reward parts it is their
-        weighted sum (0 if none applies, see `of_group`); for one with assertions it is
-        `reward.shaping.reward`, whose errors it raises."""
+        weighted sum (0 if none applies, see `of_group`; `ValueError` where it is not finite); for
+        one with assertions it is `reward.shaping.reward`, whose errors it raises."""
         if grade.rewards:
-            return grade.reward or 0.0
+            paid = grade.reward or 0.0
+            if not math.isfinite(paid):
+                raise ValueError(f"its weighted reward parts add up to {paid}")
+            return paid
         n_overtime = overtime(turns, grade, self.settings)
         return reward(grade, len(turns), self.settings, stop, n_overtime)
 

@@ -361,8 +361,8 @@ def _price_rows(settings: RewardSettings) -> list[ExplainRow]:
 def _group_rows(settings: RewardSettings, group_size: int, scale: Scale) -> list[ExplainRow]:
     """How a group's spread becomes advantages, and when it is lost."""
     spread = {
-        "std": "the spread is erased: a hair or a mile apart, the pair gives about ±0.71",
-        "mean": "the spread is kept: each gets half of what lies between them, up and down",
+        "std": "the spread is erased: a hair or a mile apart, the pair gives ±0.71 by episode",
+        "mean": "the spread is kept: half of what lies between them, up and down, by episode",
     }[scale]
     full = _grade(1, 1)
     last = settings.max_turns

@@ -100,7 +100,7 @@ def require_memory(
         raise Shortage(
             f"each of {beside} processes loads the whole base, {whole / GIB:.1f} GiB, into the"
             f" host's memory before it is sharded, and {now.host // beside / GIB:.1f} GiB are"
-            " available for each; set processes to fewer, or free memory"
+            " available for each; set trainer.processes to fewer, or free memory"
         )
     fixed, per_token, per_copy = _needs(
         model_dir,
@@ -123,12 +123,14 @@ def require_memory(
         return
     fits = _fitting(room - fixed, largest, whole_batch, per_token)
     longest = max((s.n_inputs for b in batches for s in b), default=0)
-    checkpointing = "" if settings.gradient_checkpointing else "set gradient_checkpointing, or "
+    checkpointing = (
+        "" if settings.gradient_checkpointing else "set trainer.gradient_checkpointing = true, or "
+    )
     remedy = (
-        f"set tokens_per_microbatch to {fits // at_a_time}"
+        f"set trainer.tokens_per_microbatch = {fits // at_a_time}"
         if fits >= longest
         else f"the longest segment alone has {longest} tokens and {fits} fit: {checkpointing}"
-        "roll out with fewer turns"
+        "take fewer rollout.max_turns in a new run"
     )
     what = f"a micro-batch of {largest} tokens"
     if len(together) > 1:
@@ -139,12 +141,13 @@ def require_memory(
     elif fixed + copy > room:  # whatever the micro-batch
         what = "the canary's copy of the base in the server's dtype"
         remedy = (
-            "free memory; training in that dtype needs no copy: dtype bf16 for a server in bfloat16"
+            "free memory; training in that dtype needs no copy: in a new run, trainer.dtype ="
+            ' "bf16" for a server in bfloat16'
         )
     each = ""
     if gpu is None and beside > 1:
         each = f" for each of {beside} processes"
-        remedy += f"; or set processes to less than {beside}"
+        remedy += f"; or set trainer.processes to less than {beside}"
     raise Shortage(
         f"{what} needs about {needed / GIB:.1f} GiB, "
         f"{room / GIB:.1f} GiB are available{each}; {remedy}"
@@ -188,15 +191,21 @@ def smaller_budget(
     adapter: AdapterInfo | None = None,
     *,
     shared: bool,
+    tcmalloc: bool = False,
 ) -> Budget:
-    """The budgets after a kill, from the host's memory (the kernel kills for no other).
+    """The budgets after a kill, from the host's memory (the kernel kills for no other): for a CPU,
+    and for a GPU without memory of its own.
 
-    batches: of the whole bundle, as one process cuts it.
+    batches: of the whole bundle, as one process cuts it. tcmalloc: the trainer had it.
     """
-    fixed, per_token, per_copy = _needs(model_dir, settings, item_bytes, adapter)
+    on_gpu = bool(cuda_devices())
+    allocator = _allocator(on_gpu=on_gpu, tcmalloc=tcmalloc)
+    fixed, per_token, per_copy = _needs(
+        model_dir, settings, item_bytes, adapter, allocator, on_gpu=on_gpu
+    )
     spare = available().host // settings.world_size - fixed
     too_little = spare < _copy_bytes(model_dir, settings, item_bytes)
-    at_a_time = _in_parallel(model_dir, settings.world_size, on_gpu=False)
+    at_a_time = _in_parallel(model_dir, settings.world_size, on_gpu=on_gpu)
     needs = _needs_of(batches, per_token, per_copy, shared)
     largest, whole_batch = _together(needs, settings, at_a_time)[0]
     if largest > settings.microbatch_tokens:

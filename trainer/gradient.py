@@ -137,10 +137,15 @@ def _too_long(policy: Policy, settings: TrainerSettings) -> Callable[[Micro], bo
 
 
 def _add(parameters: Sequence[Tensor], gradient: Sequence[Tensor | None]) -> None:
-    """Add a micro-batch's gradient to theirs; an empty one is there already."""
+    """Add a micro-batch's gradient to theirs, which get rows without gaps as from a backward pass;
+    an empty one is there already."""
     for parameter, part in zip(parameters, gradient, strict=False):
-        if part is not None:
-            parameter.grad = part if parameter.grad is None else parameter.grad.add_(part)
+        if part is None:
+            continue
+        if parameter.grad is None:
+            parameter.grad = part.contiguous()
+        else:
+            parameter.grad.add_(part)
 
 
 @dataclass(frozen=True)
@@ -299,7 +304,9 @@ class MicroBatchTooLarge(Shortage):
     segment is all that it has."""
 
     def __init__(self, what: str, smaller: int | None, remedies: Sequence[str]) -> None:
-        super().__init__(f"{what}; {', or '.join(remedies) or 'roll out with fewer turns'}")
+        super().__init__(
+            f"{what}; {', or '.join(remedies) or 'take fewer rollout.max_turns in a new run'}"
+        )
         self.what = what
         self.smaller = smaller
 
@@ -312,8 +319,8 @@ def _naming_the_budget(policy: Policy, segments: Micro) -> Iterator[None]:
     except torch.OutOfMemoryError as e:
         n = tokens(segments, policy.shares_prompts)
         smaller = n // 2 if len(segments) > 1 else None
-        remedies = [f"set tokens_per_microbatch to {smaller}"] if smaller else []
+        remedies = [f"set trainer.tokens_per_microbatch = {smaller}"] if smaller else []
         if not policy.is_checkpointing:
-            remedies.append("set gradient_checkpointing to true")
+            remedies.append("set trainer.gradient_checkpointing = true")
         what = f"task {segments[0].task_id}: a micro-batch of {len(segments)} segments, {n} tokens,"
         raise MicroBatchTooLarge(f"{what} does not fit the GPU", smaller, remedies) from e

@@ -64,7 +64,7 @@ def report_result(result: dict[str, Any], progress: Progress) -> None:
     """The step's figures, from its train.json."""
     if result["outcome"] == Outcome.NO_SIGNAL:
         progress.say(
-            "NO_SIGNAL: every group's rewards are equal; adapter and optimizer state carried over"
+            "NO_SIGNAL: no group has rewards that differ; adapter and optimizer state carried over"
         )
     else:
         for line in _trained(result["train"], result["seconds"]):

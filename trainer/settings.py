@@ -70,9 +70,9 @@ class TrainerSettings:
     kl_coef: NonNegativeFloat = 0.02
     """β: weight of the KL to the reference adapter. 0 leaves the reference pass out."""
     kl_small: Annotated[NonNegativeFloat, Unit("nats a token")] = 0.0
-    """A KL that is below this, however far the steps since may have led, is small enough to be
-    computed at every `kl_every`-th step only. In the steps between there is no reference pass, the
-    loss has no KL, and tables show none. 0: it is computed at every step."""
+    """A KL that is below this, and would be if the weights went on from the reference as they have,
+    is small enough to be computed at every `kl_every`-th step only. In the steps between there is
+    no reference pass, the loss has no KL, and tables show none. 0: it is computed at every step."""
     kl_every: Annotated[PositiveInt, Unit("steps")] = 5
     """How often a KL below `kl_small` is computed."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"

@@ -89,7 +89,7 @@ def group_size_warning(group_size: int, scale: Scale = "std") -> str | None:
         check_rewards((0.0,) * group_size)
     if group_size == 2 and scale == "std":
         return (
-            "with K = 2 the size of a difference is erased (every unequal pair gives ±0.71);"
+            "with K = 2 the size of a difference is erased (every unequal pair gives the same);"
             f" use {MIN_GROUP_FOR_SPREAD} or more, or the mean scale"
         )
     if group_size < MIN_GROUP_FOR_SPREAD:

@@ -69,4 +69,4 @@ def read_canary(path: Path) -> Canary:
     try:
         return decode(Canary, path.read_text(encoding="utf-8"), str(path))
     except BadInput as e:
-        raise BadInput(f"{e}; `grpo prove` writes a new one") from None
+        raise BadInput(f"{e}; `grpo prove {path.parent}` writes a new one") from None

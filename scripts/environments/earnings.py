@@ -42,7 +42,7 @@ def by_chance(figures: Mapping[str, Any], where: str) -> list[Finding]:
         findings.append(Finding(Level.ERROR, where, text))
     elif figures["unrewarded"]:
         text = f"{figures['unrewarded']} of {figures['episodes']} episodes had no reward (None)"
-        text += " and would take no part in training: return 0.0 for a failure"
+        text += " and would have no advantage: return 0.0 for a failure"
         findings.append(Finding(Level.WARNING, where, text))
     if figures["mean"] is not None and figures["lowest"] == figures["highest"]:
         which = "every episode of a random policy is worth"

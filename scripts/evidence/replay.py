@@ -207,7 +207,7 @@ def explain_table(config: RunConfig) -> Table:
     cells = tuple(
         (row.case, "" if row.reward is None else f"{row.reward:.3f}", row.note) for row in rows
     )
-    title = f"Reward {paid.kind}, λ {paid.turn_penalty:g}, advantages by {scale}"
+    title = f"Reward {paid.kind}, λ {paid.turn_penalty:g}, advantages by episode and {scale}"
     changes = " and ".join(paid.schedule)
     notes = (f"reward.schedule changes {changes} by step: --step N shows what step N is paid by.",)
     return Table(title, ("case", "reward", "what follows"), cells, notes if changes else ())

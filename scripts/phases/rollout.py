@@ -158,7 +158,7 @@ def unrewarded(groups: tuple[RolloutGroup, ...]) -> str | None:
     return (
         f"{len(found)} of {len(played)} episodes get no reward: every reward function gave None or"
         f" has weight 0 (the first: env {group.env}, task {group.task_id}, k = {trajectory.k})."
-        " They take no part in training; see envs.NAME.rewards"
+        " They have no advantage; see envs.NAME.rewards"
     )
 
 
@@ -170,7 +170,7 @@ def late(groups: tuple[RolloutGroup, ...]) -> str | None:
         return None
     return (
         f"{len(found)} of {len(played)} episodes ended because a call had no answer in time. They"
-        f" take no part in training. The first: task {found[0].task_id}, k = {found[0].k}:"
+        f" have no advantage. The first: task {found[0].task_id}, k = {found[0].k}:"
         f" {found[0].turns[-1].observation}"
     )
 

@@ -23,12 +23,13 @@ from fieldkit.codec import encode, read_bundle
 from fieldkit.errors import BadInput, Shortage, Unavailable
 from fieldkit.files.atomic import read_json, sweep_temporaries, write_json, write_text
 from fieldkit.files.json_text import parse_json
+from fieldkit.gate import memory
 from fieldkit.process.ledger import Ledger
 from fieldkit.records import Outcome, StepSummary
 from fieldkit.training.adapter import read_adapter
 from rollout.cluster.placed import LOST, prefix
 from rollout.engine.serve import find_engine, release_memory
-from rollout.engine.vllm_server import computing
+from rollout.engine.vllm_server import computing, preloads
 from scripts.base.children import run_child
 from scripts.base.display import to_the_second
 from scripts.base.events import detail, progress
@@ -273,9 +274,9 @@ def settings_of_step(ctx: Context, n: int) -> TrainerSettings:
 
 def _computes_kl(ctx: Context, n: int, settings: TrainerSettings) -> bool:
     """Whether step n computes the KL: always, unless one of the last steps found one that is still
-    small. A KL grows with the square of the distance from the reference, and that at most with the
-    number of steps since. A step that began at the reference found nothing: there it is 0 whatever
-    the policy does next."""
+    small. A KL grows with the square of the distance from the reference, which is taken to go on
+    growing as it has: in proportion to the steps before. A step that began at the reference found
+    nothing: there it is 0 whatever the policy does next."""
     if settings.kl_small == 0 or settings.kl_coef == 0:
         return True
     for earlier, train in _trained_before(ctx, n, among=settings.kl_every - 1):
@@ -339,6 +340,8 @@ def _what_is_smaller(ctx: Context, n: int) -> str:
             "How much of its node's memory was free is not known here: set"
             f" trainer.tokens_per_microbatch below {settings.microbatch_tokens}, or {other}"
         )
+    if _has_gpu_memory(ctx):
+        return f"It was the host's memory, of which a micro-batch on the GPU takes none: {other}"
     segments = collect(read_bundle(ctx.folder.bundle(n)), settings).segments
     if not segments:
         return f"Its bundle has nothing to score, so no token budget makes it smaller: {other}"
@@ -347,22 +350,32 @@ def _what_is_smaller(ctx: Context, n: int) -> str:
     batches = micro_batches(segments, settings, shared=shared)
     adapter = read_adapter(ctx.folder.adapter(n - 1))
     item = item_bytes_of(settings)
-    budget = smaller_budget(model, batches, settings, item, adapter, shared=shared)
+    tcmalloc = preloads(ctx.config.engine.tcmalloc) is not None
+    budget = smaller_budget(
+        model, batches, settings, item, adapter, shared=shared, tcmalloc=tcmalloc
+    )
     return told_budget(budget, settings.microbatch_tokens, other)
 
 
 def _what_else_is_smaller(ctx: Context, settings: TrainerSettings) -> str:
     """What besides the token budget makes the trainer smaller, as advice."""
     others, ranks = [], settings.ranks_on(ctx.trainer_devices)
-    if not settings.gradient_checkpointing:
+    of_host_only = _has_gpu_memory(ctx)
+    if not (settings.gradient_checkpointing or of_host_only):
         others.append("trainer.gradient_checkpointing = true")
     if ranks > 1 and not settings.shard_base:  # fewer would each keep a larger part of the base
         others.append(f"trainer.processes = {ranks // 2}")
     engine, on_cluster = ctx.config.engine, ctx.config.cluster.used
     beside = engine.replicas and not on_cluster and not ctx.config.run.overlap
-    if beside and engine.lifecycle != "restart":
+    if beside and engine.lifecycle != "restart" and not of_host_only:
         others.append('engine.lifecycle = "restart", which ends the engine while the trainer runs')
     return f"set {' or '.join(others)}" if others else "free memory"
+
+
+def _has_gpu_memory(ctx: Context) -> bool:
+    """Whether the trainer computes on this machine in a GPU's own memory."""
+    on_gpu = ctx.trainer_devices > 0 and not ctx.config.cluster.used
+    return on_gpu and memory.gpu_total() is not None
 
 
 def told_budget(budget: Budget, present: int, other: str) -> str:

@@ -341,6 +341,12 @@ def test_what_an_environment_pays_by_step_is_credited_to_the_step() -> None:
     assert quick == pytest.approx((0.1,))
 
 
+def test_reward_parts_that_add_up_to_no_finite_number_are_an_error() -> None:
+    graded = Grade((), (RewardPart("reward", 1e308, weight=10.0),))
+    with pytest.raises(ValueError, match="weighted reward parts add up to inf"):
+        Reward().of_episode(graded, (), StopReason.TASK_COMPLETE)
+
+
 def test_a_reward_that_is_not_finite_is_an_error() -> None:
     with pytest.raises(ValueError, match="not a finite number"):
         turn_advantages((math.nan, 0.1), (paid(1), paid(0)))

@@ -72,6 +72,11 @@ def test_a_task_has_the_state_that_its_groups_give_it(seen: list[Signal], told: 
     assert "b" in found.of(TaskState.FRESH)
 
 
+def test_a_task_whose_attempts_could_never_be_paid_is_stuck_not_saturated() -> None:
+    sums = history_of([(1, Draw("a", STUCK, 0, 0))]).sums
+    assert state(sums, "a").tasks["a"].state is TaskState.STUCK
+
+
 def test_time_alone_changes_no_state_but_makes_a_task_like_its_pool() -> None:
     early = drawn((1, "a", SAT), (1, "b", LEARN))
     late = drawn((1, "a", SAT), (1, "b", LEARN), *[(s, "c", LEARN) for s in range(2, 80)])

@@ -115,7 +115,7 @@ def test_a_shortage_names_a_budget_that_then_fits(
     with_room(monkeypatch, needed(tiny_model) + (longest + 3) * per_token)
     with pytest.raises(Shortage) as error:
         require_memory(tiny_model, batches, SETTINGS, 4, shared=True, on_gpu=False)
-    budget = re.search(r"set tokens_per_microbatch to (\d+)", str(error.value))
+    budget = re.search(r"set trainer.tokens_per_microbatch = (\d+)", str(error.value))
     assert budget is not None
     smaller = TrainerSettings(tokens_per_microbatch=int(budget[1]))
     segments = [s for batch in batches for s in batch]
@@ -231,7 +231,9 @@ def test_what_is_set_already_is_not_given_as_advice(
 ) -> None:
     settings = replace(SETTINGS, gradient_checkpointing=True)
     with_room(monkeypatch, needed(tiny_model))
-    with pytest.raises(Shortage, match=r"tokens and 0 fit: roll out with fewer turns$"):
+    with pytest.raises(
+        Shortage, match=r"tokens and 0 fit: take fewer rollout.max_turns in a new run$"
+    ):
         require_memory(tiny_model, batches, settings, 4, shared=True, on_gpu=False)
 
 
@@ -298,7 +300,9 @@ def test_processes_of_one_step_share_the_host_s_memory_and_have_each_a_gpu(
 
     require(2 * one, None, on_gpu=False)
     require(0, one, on_gpu=True)
-    with pytest.raises(Shortage, match=r"for each of 2 processes; .*; or set processes to less"):
+    with pytest.raises(
+        Shortage, match=r"for each of 2 processes; .*; or set trainer.processes to less"
+    ):
         require(2 * one - 2, None, on_gpu=False)
 
 
@@ -545,6 +549,24 @@ def test_after_a_kill_a_budget_below_the_longest_segment_helps_where_two_were_co
     with_room(monkeypatch, 2**40)
     overlong = replace(SETTINGS, tokens_per_microbatch=1)
     assert smaller_budget(tiny_model, alone, overlong, 4, shared=True).smaller is None
+
+
+def test_after_a_kill_beside_a_gpu_in_the_hosts_memory_one_micro_batch_is_computed_at_a_time(
+    tiny_model: Path, batches: tuple[Micro, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    alone = tuple((s,) for batch in batches for s in batch)
+    assert budget(tiny_model, alone, monkeypatch, fit=10**6).at_a_time > 1
+    with_gpus(monkeypatch, 1)
+    assert budget(tiny_model, alone, monkeypatch, fit=10**6).smaller is None
+
+
+def test_after_a_kill_more_fits_with_tcmalloc(
+    tiny_model: Path, batches: tuple[Micro, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without = budget(tiny_model, batches, monkeypatch, fit=100).fits
+    found = smaller_budget(tiny_model, batches, SETTINGS, 4, shared=True, tcmalloc=True)
+    assert found.fits == pytest.approx(1.5 * without, rel=0.02)
 
 
 def test_after_a_kill_each_of_two_processes_has_half_of_the_memory(

@@ -79,6 +79,18 @@ def test_micro_batches_in_parallel_add_up_to_the_same_bits(
         torch.set_num_threads(threads)
 
 
+def test_gradients_made_in_parallel_have_no_gaps_as_those_of_a_backward_pass(
+    tiny_model: Path, adapter: Path, reference: Path, groups: list[RolloutGroup]
+) -> None:
+    """Several processes add them up as one vector."""
+    policy = load_policy(
+        tiny_model, read_adapter(adapter), torch.bfloat16, gradient_checkpointing=False
+    )
+    policy.at_once = 2
+    run(policy, reference, groups, replace(SETTINGS, tokens_per_microbatch=25))
+    assert all(p.grad.is_contiguous() for p in policy.lora().values() if p.grad is not None)
+
+
 def naive(
     policy: Policy, reference: Path, groups: Sequence[RolloutGroup], settings: TrainerSettings
 ) -> tuple[Gradient, float]:
@@ -330,10 +342,14 @@ def test_an_id_that_the_model_does_not_know_is_named(tiny_model: Path, adapter: 
 @pytest.mark.parametrize(
     ("checkpointing", "of", "remedy"),
     [
-        (False, 2, r"set tokens_per_microbatch to \d+, or set gradient_checkpointing to true"),
-        (True, 2, r"set tokens_per_microbatch to \d+"),
-        (False, 1, "set gradient_checkpointing to true"),
-        (True, 1, "roll out with fewer turns"),
+        (
+            False,
+            2,
+            r"set trainer.tokens_per_microbatch = \d+, or set trainer.gradient_checkpointing = true",
+        ),
+        (True, 2, r"set trainer.tokens_per_microbatch = \d+"),
+        (False, 1, "set trainer.gradient_checkpointing = true"),
+        (True, 1, "take fewer rollout.max_turns in a new run"),
     ],
 )
 def test_a_micro_batch_that_does_not_fit_the_gpu_names_what_is_not_set_yet(
