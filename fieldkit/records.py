@@ -250,8 +250,8 @@ class AtStop:
 class StepSummary:
     """A finished step: step.json. A step is done when it is there.
 
-    Rollout figures are means over the B*K trajectories; losses and the rest are the trainer's, and
-    None for step 0 and for a step without signal.
+    Rollout figures are means over all trajectories that were played; losses and the rest are the
+    trainer's, and None for step 0 and for a step without signal.
     """
 
     step: int

@@ -214,15 +214,23 @@ def report(
 def pack(run: Run) -> None:
     """Compress the held-out episodes and print what to commit, so that a clone can read the run.
 
+    Its pages are written anew first.
+
     Example: grpo pack tonight
     """
     import shlex
 
     from scripts.base.display import progress_bar
+    from scripts.evidence.findings import read_findings
     from scripts.evidence.pack import pack as write
+    from scripts.report.files import write_files
+    from scripts.run.config import read_config
     from scripts.run.folder import open_run
 
     folder = open_run(run)
+    findings = read_findings(folder, read_config(folder.config))
+    if findings.evidence is not None and not findings.is_copy:
+        write_files(findings)
     with progress_bar() as progress:
         done = write(folder, progress)
     print(f"{done.n_arms} arms packed, {done.n_bytes / 1000:.0f} kB; to commit the run:")

@@ -53,9 +53,10 @@ def changes(before: Sequence[Outcomes], after: Sequence[Outcomes]) -> Changes:
     """after − before by measure, not adjusted. All arms have the same tasks."""
     found = {}
     for measure in MEASURES:
-        pairs = zip(by_task(before, measure), by_task(after, measure), strict=True)
-        differences = [b - a for a, b in pairs]
-        found[measure] = Change(stats.mean(differences), stats.sign_flips(differences))
+        first, second = by_task(before, measure), by_task(after, measure)
+        differences = [b - a for a, b in zip(first, second, strict=True)]
+        estimate = stats.mean_difference(first, second)
+        found[measure] = Change(estimate, stats.sign_flips(differences))
     return found
 
 

@@ -120,7 +120,7 @@ CHANGES_COLUMNS = ("arm", "passed", "ended by itself", "turns")
 
 def changes_row(name: str, found: Changes) -> tuple[str, ...]:
     """The cells of changes by task, under `CHANGES_COLUMNS`."""
-    turns = estimate(found["turns"].estimate, as_points=False)
+    turns = _tested(found["turns"], as_points=False)
     return name, _tested(found["passed"]), _tested(found["stopped"]), turns
 
 
@@ -146,8 +146,9 @@ def _passed(night: SeedNight) -> str:
     return " → ".join(f"{night.total(at, 'passed'):.0f}" for at in (night.start, night.end))
 
 
-def _tested(change: Change) -> str:
-    return f"{estimate(change.estimate)}, p {p_value(change.p, equals=True)}"
+def _tested(change: Change, *, as_points: bool = True) -> str:
+    told = estimate(change.estimate, as_points=as_points)
+    return f"{told}, p {p_value(change.p, equals=True)}"
 
 
 def _steps(c: SeedsComparison) -> tuple[str, ...]:

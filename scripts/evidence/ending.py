@@ -15,7 +15,7 @@ from fieldkit.eval.matched import ArmRow
 from fieldkit.files.journal import Entry
 from scripts.base.checkout import from_checkout, in_checkout
 from scripts.evidence.collect import Evidence, TaskSet
-from scripts.evidence.findings import Findings
+from scripts.evidence.findings import STEPS, Findings
 from scripts.evidence.milestones import window
 from scripts.evidence.played import BASE, step_name
 from scripts.evidence.verdict import (
@@ -61,7 +61,9 @@ def ending(m: Findings) -> Ending:
     done, last = max(0, len(m.steps) - 1), _failed(m.journal)
     failure = str(last.data.get("error", "")) if last else ""
     if not m.steps:
-        return Ending(EndKind.NOT_STARTED, "No step is finished.", failure)
+        unread = any(gap.what == STEPS for gap in m.gaps)
+        told = "Its steps cannot be read." if unread else "No step is finished."
+        return Ending(EndKind.NOT_STARTED, told, failure)
     if m.plan is not None and m.plan.phase is Phase.DONE:
         kept = held(m.journal, done)
         flat = f" {FLAT}." if done < m.plan.steps else ""

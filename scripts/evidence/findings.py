@@ -53,6 +53,10 @@ from scripts.words.quantities import counted
 T = TypeVar("T")
 
 
+STEPS = "steps"
+"""What a gap says of a run with a step.json that cannot be read."""
+
+
 @dataclass(frozen=True)
 class Gap:
     """A missing part of the findings, and why."""
@@ -244,7 +248,7 @@ def read_findings(folder: RunFolder, config: RunConfig) -> Findings:
     no_entries: tuple[Entry, ...] = ()
     no_evidence: Evidence | None = None
     nothing_matched: tuple[dict[str, PlayedArm], Evidence | None] = ({}, None)
-    steps = parts.read("steps", lambda: reader.steps, no_steps, needed=True)
+    steps = parts.read(STEPS, lambda: reader.steps, no_steps, needed=True)
     manifest = parts.read("manifest", lambda: reader.manifest, None)
     heldout = parts.read("held-out tasks", lambda: _heldout(config, manifest), no_tasks, True)
     if manifest is None and not parts.gaps:

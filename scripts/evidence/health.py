@@ -91,7 +91,10 @@ def unseen(
     gained = evidence is not None and evidence.newest is not None and evidence.by_need is not None
     own = not step_figures.overlap_figures(steps)
     looked_for = (
-        (kl, f"a KL of more than {KL_SPIKE:g} times any before it"),
+        (
+            kl,
+            f"a KL, after the first {STEPS_BEFORE}, of more than {KL_SPIKE:g} times any before it",
+        ),
         (rewards, "a reward that rises while fewer tasks pass"),
         (stops, f"more than {percent(IDLE)} of the stops with nothing done"),
         (

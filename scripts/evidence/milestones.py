@@ -143,7 +143,7 @@ def _sentences(
 ) -> list[str]:
     """Of stops and turns; of the reward where the first step stopped by itself already."""
     if not found.n_steps:
-        return ["No step has been played yet."]
+        return ["There is no finished step to read."]
     if found.stops_90 == first_step and not paid_alike:
         return ["The steps' mean rewards do not compare: reward.schedule changes what is paid."]
     if found.stops_90 == first_step and proven is None:

@@ -41,7 +41,7 @@ def sums_table(f: Findings) -> Table | None:
         return None
     return Table(
         "Evaluations, each by itself",
-        ("arm", "tasks passed", "assertions that hold", "ended by itself", "mean turns"),
+        ("arm", "attempts passed", "assertions that hold", "ended by itself", "mean turns"),
         tuple(
             (
                 s.arm,

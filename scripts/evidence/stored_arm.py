@@ -143,6 +143,8 @@ class _Run:
 
     def _never_played(self, arm: str) -> BadInput:
         what = f"{self.word}@{arm}: it has no finished evaluation"
+        if arm == BASE and read_config(self.folder.config).eval.base == "never":
+            return self._base_is_left_out(what)
         step = 0 if arm in (WARM, BASE) else int(arm)
         there = [s.step for s in self.steps if s.adapter_sha in self.evaluated]
         named = dict.fromkeys(WARM if self._is_start(n) else str(n) for n in there)
@@ -155,6 +157,15 @@ class _Run:
         if step in (0, len(self.steps) - 1):
             return BadInput(f"{what}; `grpo eval {self.to_play}` plays it")
         return BadInput(f"{what}{have}; `grpo eval {self.to_play} --step {arm}` plays it")
+
+    def _base_is_left_out(self, what: str) -> BadInput:
+        left_out = f'{what}, because eval.base is "never" in {self.folder.config}'
+        if self.folder.adapter(0).is_dir():
+            return BadInput(
+                f"{left_out}; `grpo eval {self.to_play} --set eval.base=start` plays it"
+            )
+        again = self.folder.how_to_play_again
+        return BadInput(f'{left_out}. Set it to "start" in the copy: {again}')
 
     def _is_start(self, step: int) -> bool:
         return self.steps[step].adapter_sha == self.steps[0].adapter_sha

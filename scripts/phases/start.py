@@ -216,15 +216,22 @@ def _drop_evaluations_of_other_conditions(
     ctx: Context, before: Mapping[str, Any] | None, now: Mapping[str, Any]
 ) -> None:
     """Remove arms, finished or not, that were played under other conditions than this run's: the
-    tables would compare them. before: the manifest under which they were played."""
+    tables would compare them. What is paid for is one, and so is the training temperature, at which
+    each adapter plays a few tasks. before: the manifest under which they were played."""
     if (
         before is not None
         and before["evaluation"] == now["evaluation"]
         and same_conditions(before, now)
+        and _paid_and_sampled(before) == _paid_and_sampled(now)
     ):
         return
     for path in sorted(p for p in ctx.folder.evals.glob("*") if p.is_dir()):
         _drop(ctx, path, "played under other conditions")
+
+
+def _paid_and_sampled(manifest: Mapping[str, Any]) -> tuple[Any, Any]:
+    config = manifest["config"]
+    return config["reward"], config["rollout"]["temperature"]
 
 
 def _drop_what_was_started_otherwise(ctx: Context) -> None:

@@ -1,7 +1,8 @@
 """Makes a step's StepSummary from its bundle and train.json.
 
-Means are over the B*K trajectories. Nothing is measured again: a figure that neither file holds is
-None. The summary marks the step as done, so its input files are complete before it is made.
+Means are over all trajectories that the step played, of groups that were replaced too. Nothing is
+measured again: a figure that neither file holds is None. The summary marks the step as done, so its
+input files are complete before it is made.
 """
 
 from __future__ import annotations

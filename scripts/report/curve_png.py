@@ -69,7 +69,7 @@ def _behaviour(axes: Axes, steps: Sequence[StepSummary]) -> None:
     ):
         _line(axes, steps, figure, colour, figure.name.lower(), mark)
     axes.set_ylim(-3, 103)
-    _label(axes, "% of rollouts")
+    _label(axes, "%")
     axes.set_yticks([0, 25, 50, 75, 100])
 
 

@@ -68,7 +68,7 @@ MEANINGS = {
     " those with no more met than at the start.",
     KL.name: "How far the policy has moved from the adapter that the night began with.",
     GROUPS: "A group is the attempts at one task in a step. Learnable: their rewards differ."
-    " Saturated: all pass. Stuck: all earn the same, and not all pass.",
+    " Saturated: all pass and earn the same. Stuck: all earn the same, and not all pass.",
     "Weight delta of the step": "How far the step moved the weights; as served: after rounding.",
     "Gradient norm": "Size of the step's gradient.",
     "Sampler − trainer": "How much server and trainer differ on the same tokens: rounding.",

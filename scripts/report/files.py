@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fieldkit.errors import FieldkitError
 from fieldkit.files.atomic import write_json, write_text
-from scripts.evidence.findings import Findings
+from scripts.evidence.findings import STEPS, Findings
 from scripts.evidence.stored import HELD_OUT
 from scripts.evidence.text_page import markdown, plain_page
 from scripts.report.curve_png import write_curve
@@ -88,6 +88,8 @@ def _why_kept(f: Findings, path: Path) -> str:
     """
     if not path.is_file():
         return ""
+    if unread := next((gap.why for gap in f.gaps if gap.what == STEPS), ""):
+        return unread
     lacks = [what for what in f.absent if f.is_copy or what == HELD_OUT]
     if f.evidence is None and f.folder.evidence.is_file():
         lacks.append("the numbers of evidence.json")

@@ -28,7 +28,8 @@ HELD_OUT: Mapping[str, Callable[[EvalSummary], float]] = {
     "heldout/turns": lambda e: e.mean_turns,
     "heldout/tokens": lambda e: e.mean_tokens,
 }
-"""Scalars of an evaluation by tag. Rates are in [0, 1]; turns and tokens are per task."""
+"""Scalars of an evaluation by tag, over all its attempts. Rates are in [0, 1]; turns and tokens are
+per attempt."""
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,7 @@ def _steps(steps: Sequence[StepSummary], rows: int) -> RenderableType:
     if not steps:
         return Text("no step is finished yet", style="dim")
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for column in ("step", *[f.symbol for f in COLUMNS], "learnable", "seconds"):
+    for column in ("step", *[f.symbol for f in COLUMNS], "rewards differ", "seconds"):
         table.add_column(column, justify="right", no_wrap=True)
     for s in steps[-rows:]:
         wall = s.seconds.get("wall")

@@ -95,8 +95,10 @@ class Sight:
     @property
     def step(self) -> int:
         """The step in progress, or else the newest."""
-        underway = self.activity.phase in (Phase.ROLLOUT, Phase.TRAIN)
-        return max(0, len(self.steps) - (0 if underway and not self.is_over else 1))
+        doing = self.activity
+        trained = doing.phase == Phase.TRAIN and doing.state in (State.BETWEEN, State.IDLE)
+        in_step = doing.phase in (Phase.ROLLOUT, Phase.TRAIN) and not trained
+        return max(0, len(self.steps) - (0 if in_step and not self.is_over else 1))
 
     @property
     def is_over(self) -> bool:
@@ -302,6 +304,8 @@ class Watcher:
             n += bool(config.run.overlap and self.folder.has_bundle(n))
             there = self.folder.has_bundle(n)
             done = total if there else self._partial(self.folder.partial(n)).n
+            if done > total:  # groups are replaced, and more may be
+                total = -(-done // config.rollout.group_size) * config.rollout.group_size
             return Progress(done, total, "episodes")
         if doing.phase == Phase.EVAL and eval_partial is not None:
             total = self._heldout(config)

@@ -18,7 +18,7 @@ from scipy.stats import binomtest
 from fieldkit.codec import read_trajectories
 from fieldkit.errors import BadInput
 from fieldkit.files.journal import Journal
-from rollout.arm import TRAJECTORIES, key_of
+from rollout.arm import BASE_ADAPTER, TRAJECTORIES, key_of
 from rollout.envs.env_settings import EnvSettings
 from scripts.base.checkout import ROOT
 from scripts.cli.app import app
@@ -127,6 +127,19 @@ def test_a_run_without_any_evaluation_names_the_command_that_plays_it(runs: Path
     assert f"`grpo eval {runs}/b` plays" in refusal(runs / "a", runs / "b")
     assert f"`grpo eval {runs}/b` plays it" in refusal(runs / "a", f"{runs}/b@2")
     assert f"`grpo eval {runs}/b` plays it" in refusal(runs / "a", f"{runs}/b@base")
+
+
+def test_where_a_run_leaves_the_base_out_the_command_that_plays_it_sets_that_too(
+    runs: Path,
+) -> None:
+    evaluation_of(runs / "b", BASE_ADAPTER).rename(runs / "elsewhere")
+    with open(runs / "b" / "run.toml", "a", encoding="utf-8") as f:
+        f.write('[eval]\nbase = "never"\n')
+    said = refusal(runs / "a", f"{runs}/b@base")
+    assert f"`grpo eval {runs}/b --set eval.base=start` plays it" in said
+    shutil.rmtree(RunFolder(runs / "b").adapter(0))
+    said = refusal(runs / "a", f"{runs}/b@base")
+    assert re.search(r'Set it to "start" in the copy: `mkdir .*` and `grpo run .*` play it', said)
 
 
 def test_a_run_that_was_not_started_names_the_command_that_starts_it(runs: Path) -> None:

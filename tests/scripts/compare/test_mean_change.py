@@ -45,6 +45,13 @@ def test_a_change_is_tested_over_the_tasks() -> None:
     assert (found["stopped"].estimate.value, found["stopped"].p) == (0.0, 1.0)
 
 
+def test_the_interval_of_a_change_in_few_tasks_reaches_to_zero() -> None:
+    found = changes([BEFORE], AFTER[:1])["passed"].estimate
+    assert found.value == pytest.approx(0.5)
+    assert found.interval is not None
+    assert found.interval.low == 0.0
+
+
 def test_the_rows_of_a_table_are_adjusted_measure_by_measure() -> None:
     rows = [changes([BEFORE], AFTER), changes([BEFORE], [BEFORE])]
     expected = holm([row["passed"].p for row in rows])

@@ -27,7 +27,7 @@ from scripts.evidence.run_tables import TABLES, Section, Shown
 from scripts.evidence.step_figures import FIGURES, StepFigure, curves
 from scripts.evidence.text_page import markdown, rich_page
 from scripts.evidence.verdict import REWARD_TREND
-from scripts.report.files import write_report
+from scripts.report.files import write_files, write_report
 from scripts.report.headline import headline
 from scripts.run.config import read_config
 from scripts.run.folder import open_run
@@ -114,6 +114,20 @@ def test_what_cannot_be_read_is_a_gap_and_the_rest_is_there(night: Night) -> Non
     assert (len(found.steps), len(found.summaries), found.verdict) == (9, 5, None)
     with pytest.raises(BadInput, match=r"trajectories\.jsonl: no such file"):
         found.require_evidence()
+
+
+def test_a_step_that_cannot_be_read_is_named_and_no_page_says_that_nothing_was_played(
+    night: Night,
+) -> None:
+    write_files(read_findings(night.folder, night.config))
+    page = (night.folder.path / "evidence.md").read_text()
+    night.folder.summary(3).write_text("{")
+    found = read_findings(night.folder, night.config)
+    assert ending(found).sentence == "Its steps cannot be read."
+    said: list[str] = []
+    write_report(found, tell=said.append)
+    assert "step-003/step.json" in said[0]
+    assert (night.folder.path / "evidence.md").read_text() == page
 
 
 def test_a_run_without_a_step_has_no_evidence_and_says_what_goes_on(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_a_figure_that_did_not_move_dates_nothing() -> None:
 
 
 def test_a_night_without_a_step_has_no_milestone() -> None:
-    assert milestones([step(0, "a")]).sentences == ("No step has been played yet.",)
+    assert milestones([step(0, "a")]).sentences == ("There is no finished step to read.",)
 
 
 def test_where_nothing_can_be_told_from_luck_it_says_how_much_that_leaves_open(

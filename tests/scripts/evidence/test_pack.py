@@ -104,8 +104,12 @@ def test_packed_episodes_are_the_episodes_and_a_tenth_of_their_size(original: Ni
 
 
 def test_packing_prints_the_command_that_commits_the_run(original: Night) -> None:
+    stale = original.folder.path / "evidence.md"
+    page = stale.read_text()
+    stale.write_text("of an earlier version\n")
     said = grpo("pack", str(original.folder.path))
     assert said.exit_code == 0, said.output
+    assert stale.read_text() == page
     assert "5 arms packed" in said.output
     assert f"git -C {original.folder.path} add -f -- run.toml manifest.json" in said.output
     assert f"'evals/**/{PACKED_TRAJECTORIES}'" in said.output

@@ -172,8 +172,16 @@ def change(folder: RunFolder, old: str, new: str) -> None:
         ("lr = ", "lr = 1", True),
         ("[model]", "[sandbox]\noutput_chars = 77\n\n[model]", False),
         ("max_turns = 2", "max_turns = 1", False),
+        ("[model]", "[reward]\nfinish_bonus = 1.0\n\n[model]", False),
+        ("max_turns = 2", "max_turns = 2\ntemperature = 0.8", False),
     ],
-    ids=["what is learned", "what a command may print", "how long an attempt is"],
+    ids=[
+        "what is learned",
+        "what a command may print",
+        "how long an attempt is",
+        "what is paid for",
+        "the training temperature",
+    ],
 )
 def test_a_start_with_changed_settings_keeps_the_arms_that_would_be_played_alike(
     evening: Callable[..., RunFolder], old: str, new: str, kept: bool

@@ -75,6 +75,23 @@ def test_a_rollout_is_as_far_as_its_finished_episodes(night: Night) -> None:
     assert (sight.episode.trajectory.task_id, sight.episode.of) == ("p001", "step 5")
 
 
+def test_a_rollout_that_replaces_groups_is_as_far_as_the_groups_that_it_has_begun(
+    night: Night,
+) -> None:
+    begin(night.folder, "rollout")
+    leave_partial(night.folder.partial(STEPS + 1), *(finished(f"p{i:03d}") for i in range(9)))
+    progress = Watcher(night.folder).look().progress
+    assert progress is not None
+    assert (progress.done, progress.total) == (9, 12)
+
+
+def test_a_step_that_is_trained_is_the_newest_until_another_begins(night: Night) -> None:
+    begin(night.folder, "train")
+    assert Watcher(night.folder).look().step == STEPS + 1
+    Journal(night.folder.journal).append("phase_end", phase="train", exit=0)
+    assert Watcher(night.folder).look().step == STEPS
+
+
 def test_an_episode_that_is_being_written_does_not_count_yet(night: Night) -> None:
     begin(night.folder, "rollout")
     path = night.folder.partial(STEPS + 1)
