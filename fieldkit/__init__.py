@@ -40,6 +40,6 @@ if TYPE_CHECKING:
     from fieldkit.errors import Shortage as Shortage
     from fieldkit.errors import Unavailable as Unavailable
 else:
-    __getattr__, __dir__ = lazily(__name__, __file__)
+    __getattr__, __dir__ = lazily(__name__)
 
 __version__ = "0.1.0"

@@ -63,6 +63,15 @@ def _loads(text: str, where: str) -> Any:
     return value
 
 
+def _record(cls: type[T], value: Any, text: str, where: str) -> T:
+    """The record of a line. What has no type of its own, as a task's info, is looked through for
+    numbers that are not finite."""
+    record = from_plain(cls, value, where)
+    if "NaN" in text or "Infinity" in text:
+        parse_json(text, where, finite=True)
+    return record
+
+
 # Each turn's prompt repeats the whole conversation so far. On disk a turn keeps how many ids it
 # shares with the previous prompt + completion (`prefix_len`) and the ids after them.
 
@@ -112,7 +121,7 @@ def encode_trajectory(trajectory: Trajectory) -> str:
 
 def decode_trajectory(line: str, where: str) -> Trajectory:
     """Inverse of `encode_trajectory`; raises `BadInput` that begins with `where`."""
-    return from_plain(Trajectory, _lengthen(_loads(line, where), where), where)
+    return _record(Trajectory, _lengthen(_loads(line, where), where), line, where)
 
 
 def encode_group(group: RolloutGroup) -> str:
@@ -132,7 +141,7 @@ def decode_group(line: str, where: str) -> RolloutGroup:
     value["trajectories"] = [
         _lengthen(t, f"{where}: trajectories.{i}") for i, t in enumerate(value["trajectories"])
     ]
-    return from_plain(RolloutGroup, value, where)
+    return _record(RolloutGroup, value, line, where)
 
 
 def encode(record: Any) -> str:
@@ -142,7 +151,7 @@ def encode(record: Any) -> str:
 
 def decode(cls: type[T], text: str, where: str) -> T:
     """Inverse of `encode`."""
-    return from_plain(cls, _loads(text, where), where)
+    return _record(cls, _loads(text, where), text, where)
 
 
 def bundle_groups(path: Path) -> Iterator[RolloutGroup]:

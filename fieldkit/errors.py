@@ -8,12 +8,29 @@ key) and the next command to type. Any other exception is a bug: exit 1.
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
+from typing import Any
 
 
 class FieldkitError(Exception):
-    """Base of every expected failure. `exit_code` is the exit code of a process that it ends."""
+    """Base of every expected failure. `exit_code` is the exit code of a process that it ends.
+
+    Each can be pickled, whatever its class is made from, and so comes back from another process.
+    """
 
     exit_code = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (type(self), self.args, self.__dict__)
+
+
+def _again(cls: type[FieldkitError], args: tuple[Any, ...], own: Mapping[str, Any]) -> Any:
+    """An error as it was pickled, without the arguments that its class would ask for."""
+    made_by = OSError if issubclass(cls, OSError) else Exception  # whose layout an instance has
+    error: Any = made_by.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(own)
+    return error
 
 
 class BadInput(FieldkitError, ValueError):

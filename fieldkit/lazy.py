@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import ast
 import importlib
+import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 
-def lazily(package: str, source: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` for a package, from the `import … as …` lines of its `source`.
+def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` for a package, from the `import … as …` lines of its source.
 
-    Written as `__getattr__, __dir__ = lazily(__name__, __file__)` in an `else` of `TYPE_CHECKING`:
+    Written as `__getattr__, __dir__ = lazily(__name__)` in an `else` of `TYPE_CHECKING`:
     a type checker that sees a `__getattr__` takes any name for one that is there.
     """
-    tree = ast.parse(Path(source).read_text(encoding="utf-8"))
+    loader: Any = sys.modules[package].__spec__.loader  # type: ignore[union-attr]
+    tree = ast.parse(loader.get_source(package))  # from a zip too
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     homes = {a.asname: node.module or "" for node in imports for a in node.names if a.asname}
 

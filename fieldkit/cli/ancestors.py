@@ -25,8 +25,9 @@ def lineage(
     table = asked / LineageStore.RESULTS_FILENAME if asked.is_dir() else asked
     if not table.is_file():
         raise MissingFile(
-            f"{table}: no such file; a run that starts from another run's adapter writes one beside"
-            " the runs when it is evaluated"
+            f"{table}: no such file; name a table or its folder, as in `fieldkit lineage FOLDER`."
+            " LineageStore.append writes one, and so does `grpo run` of a run that starts from"
+            " another run's adapter, when it is evaluated"
         )
     store = LineageStore(table.parent)
     store.results_path = table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 import typer
 
 from fieldkit.cli.columns import show
-from fieldkit.errors import MissingFile
+from fieldkit.errors import BadInput, MissingFile
 
 
 def procs(
@@ -28,7 +29,11 @@ def procs(
     for found in marked():
         if wanted is not None and found.ledger.resolve() != wanted.resolve():
             continue
-        entries = Ledger(found.ledger).entries()
+        try:
+            entries = Ledger(found.ledger).entries()
+        except (BadInput, OSError) as e:
+            print(f"warning: {e}", file=sys.stderr)
+            entries = []
         entry = next((e for e in entries if e.marker == found.marker), None)
         leads = entry is not None and entry.pid == found.pid
         name, began = (entry.name, entry.started_at) if entry else (None, None)

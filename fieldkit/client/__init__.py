@@ -14,4 +14,4 @@ if TYPE_CHECKING:
     from fieldkit.client.chat import ChatTimeout as ChatTimeout
     from fieldkit.client.chat import wait_for_warm as wait_for_warm
 else:
-    __getattr__, __dir__ = lazily(__name__, __file__)
+    __getattr__, __dir__ = lazily(__name__)

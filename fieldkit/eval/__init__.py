@@ -63,4 +63,4 @@ if TYPE_CHECKING:
     from fieldkit.eval.tree import Unmet as Unmet
     from fieldkit.registry import Registry as Registry
 else:
-    __getattr__, __dir__ = lazily(__name__, __file__)
+    __getattr__, __dir__ = lazily(__name__)

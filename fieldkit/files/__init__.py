@@ -26,4 +26,4 @@ if TYPE_CHECKING:
     from fieldkit.files.journal import Journal as Journal
     from fieldkit.files.journal import Mark as Mark
 else:
-    __getattr__, __dir__ = lazily(__name__, __file__)
+    __getattr__, __dir__ = lazily(__name__)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fieldkit.errors import BadInput, MissingFile
-from fieldkit.files.json_text import parse_json
+from fieldkit.files.json_text import parse_json, whole_text
 
 TMP_MARK = ".tmp-"
 """In the name of a file or folder that is still being written."""
@@ -117,8 +117,14 @@ def write_packed(path: Path, pieces: Iterable[bytes]) -> None:
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Write `value` as indented JSON with a final newline. Raises `ValueError` for NaN, ±∞."""
-    write_text(path, json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+    """Write `value` as indented JSON with a final newline. Raises `ValueError` for NaN, ±∞.
+
+    Text that UTF-8 cannot hold, as a file's name may be, is escaped and read back as it was.
+    """
+    text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
+    if text != whole_text(text):
+        text = json.dumps(value, indent=2, allow_nan=False)
+    write_text(path, text + "\n")
 
 
 def read_json(path: str | Path) -> Any:
@@ -173,15 +179,18 @@ def sweep_temporaries(folder: str | Path) -> list[Path]:
     """Remove dead writers' temporaries from `folder` itself; return what was removed.
 
     A folder that its killed writer had moved aside is put back where its successor is missing. What
-    a live writer is writing stays, and so does any file whose name only looks similar.
+    a live writer is writing stays, and so does any file whose name only looks similar. A writer is
+    known by its pid: one in another container, or on another host that shares the folder, counts as
+    dead.
     """
     removed = []
     for found, name, is_old in _left_behind(Path(folder)):
-        if is_old and not os.path.lexists(name):
-            os.rename(found, name)
-        else:
-            _remove(found)
-            removed.append(found)
+        with suppress(FileNotFoundError):  # another program sweeps too
+            if is_old and not os.path.lexists(name):
+                os.rename(found, name)
+            else:
+                _remove(found)
+                removed.append(found)
     fsync_dir(Path(folder))
     return removed
 
@@ -221,9 +230,20 @@ def locked(path: str | Path) -> Iterator[IO[bytes]]:
 
     Waits for another holder. The lock ends with its process, however that ends.
     """
-    with open(path, "ab+") as f:
-        fcntl.flock(f, fcntl.LOCK_EX)
+    with open(path, "ab+") as f, _exclusively(f):
         yield f
+
+
+@contextmanager
+def _exclusively(f: IO[bytes]) -> Iterator[None]:
+    """Hold the lock of an open file. Closing it would not end it where a child was forked
+    meanwhile, which has the file open too."""
+    fcntl.flock(f, fcntl.LOCK_EX)
+    try:
+        yield
+        f.flush()
+    finally:
+        fcntl.flock(f, fcntl.LOCK_UN)
 
 
 def take_lock(fd: int, waiting: Callable[[float], None]) -> None:
@@ -256,8 +276,7 @@ def append_line(path: str | Path, line: str) -> None:
         raise ValueError("a line holds no newline")
     path = Path(path)
     fresh = not path.exists()
-    with naming(path), open(path, "ab+") as f:
-        fcntl.flock(f, fcntl.LOCK_EX)  # until it is closed
+    with naming(path), open(path, "ab+") as f, _exclusively(f):
         f.seek(0, os.SEEK_END)
         if f.tell() > 0:
             f.seek(-1, os.SEEK_END)

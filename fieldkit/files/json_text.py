@@ -20,24 +20,34 @@ _NESTING = frozenset({dict, list})
 _TOO_DEEP = f"nested more than {MOST_LEVELS} levels deep"
 
 
-def parse_json(text: str | bytes, where: str, *, names_line: bool = True) -> Any:
+def parse_json(
+    text: str | bytes, where: str, *, names_line: bool = True, finite: bool = False
+) -> Any:
     """The value of one JSON document. Raises `BadInput` that begins with `where`.
 
     names_line: `where` ends with a line's number already; else the mistake's line follows it.
+    finite: NaN and ±Infinity are mistakes too. They are no JSON, but the config.json of some models
+    has them.
     """
     try:
-        value = from_json(text)  # in half of the time that `json` takes
+        value = from_json(text, allow_inf_nan=not finite)  # in half of the time that `json` takes
     except (ValueError, TypeError):  # the second for a text that cannot be written as UTF-8
-        value = _parse_slowly(text, where, names_line)
+        value = _parse_slowly(text, where, names_line, finite)
     if _may_be_deep(text) and _levels_exceed(value, MOST_LEVELS):
         raise BadInput(f"{_at(where, names_line)}: {_TOO_DEEP}")
     return value
 
 
-def _parse_slowly(text: str | bytes, where: str, names_line: bool) -> Any:
+def _parse_slowly(text: str | bytes, where: str, names_line: bool, finite: bool) -> Any:
     """With `json`, which also takes half a surrogate pair, as a policy may write one."""
+
+    def refuse(name: str) -> Any:
+        raise BadInput(f"{_at(where, names_line)}: {name} is no finite number")
+
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=refuse if finite else None)
+    except BadInput:
+        raise
     except json.JSONDecodeError as e:
         raise BadInput(f"{_at(where, names_line, e.lineno)}: not valid JSON ({e})") from None
     except UnicodeDecodeError as e:

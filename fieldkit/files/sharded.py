@@ -215,8 +215,8 @@ def _lines_of(shard: _Shard) -> Iterator[tuple[str, str]]:
 
 def _remedy(folder: Path) -> str:
     return (
-        f"copy it back, or `rm -r {shlex.quote(str(folder))}` and run the same command again: what"
-        " is not trained on yet is played again, and the rest goes on without these episodes"
+        f"copy it back. Of a run's training step, `rm -r {shlex.quote(str(folder))}` and `grpo run`"
+        " play again what is not trained on yet, and the rest goes on without these episodes"
     )
 
 

@@ -22,4 +22,4 @@ if TYPE_CHECKING:
     from fieldkit.gate.memory import wait_until_available as wait_until_available
     from fieldkit.gate.patience import Patience as Patience
 else:
-    __getattr__, __dir__ = lazily(__name__, __file__)
+    __getattr__, __dir__ = lazily(__name__)

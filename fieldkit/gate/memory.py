@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from fieldkit.errors import Shortage
+from fieldkit.errors import Shortage, Unavailable
 from fieldkit.gate.patience import Patience
 from fieldkit.process.owned import read_proc
 
@@ -28,6 +28,7 @@ _LONGEST_LOOK_SECONDS = 5.0  # a look takes milliseconds; more was a standstill
 _POLL_SECONDS = 0.2  # the kernel offers no event for "memory became free"
 _CGROUP = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
+_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ _VERSIONS = (
 
 @dataclass(frozen=True)
 class Available:
-    """Available bytes. gpu: None where there is no GPU with memory of its own."""
+    """Available bytes. gpu: None without a GPU that has memory of its own, and where the package
+    nvidia-ml-py, which asks the driver, is missing."""
 
     host: int
     gpu: int | None
@@ -137,6 +139,15 @@ def _nvml() -> Any | None:
     return pynvml
 
 
+def _cannot_ask() -> bool:
+    """Whether there is an NVIDIA driver and no binding."""
+    try:
+        import pynvml  # noqa: F401
+    except ImportError:
+        return _DRIVER.is_file()
+    return False
+
+
 def _gpus(nvml: Any) -> Iterable[Any]:
     return [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
 
@@ -200,11 +211,21 @@ def held_by(pid: int) -> int:
     """Host bytes that ending `pid` would free: its anonymous and shared-memory pages.
 
     Pages of mapped files (libraries, weights) are left out: the kernel counts them as available
-    already. Shared pages are split among those who map them (Pss).
+    already. Shared pages are split among those who map them (Pss); of another user's process they
+    are left out too.
     """
     wanted = {b"Pss_Anon", b"Pss_Shmem"}
-    lines = (line.partition(b":") for line in read_proc(pid, "smaps_rollup").splitlines())
-    return sum(int(value.split()[0]) * 1024 for key, _, value in lines if key in wanted)
+    lines = read_proc(pid, "smaps_rollup").splitlines()
+    if not lines:  # another user's, of which less is told
+        return _private(pid) * resource.getpagesize()
+    pairs = (line.partition(b":") for line in lines)
+    return sum(int(value.split()[0]) * 1024 for key, _, value in pairs if key in wanted)
+
+
+def _private(pid: int) -> int:
+    """Anonymous pages of a process; 0 for one that is gone."""
+    resident, shared = read_proc(pid, "statm").split()[1:3] or (0, 0)
+    return int(resident) - int(shared)
 
 
 def gpu_held_by(pids: Iterable[int]) -> int:
@@ -292,8 +313,7 @@ def _taken_without(left_out: frozenset[int]) -> int:
     in memory, which belong to no process.
     """
     pids = (pid for pid in psutil.pids() if pid not in left_out)
-    pages = (read_proc(pid, "statm").split()[1:3] or (0, 0) for pid in pids)
-    private = sum(int(resident) - int(shared) for resident, shared in pages)
+    private = sum(map(_private, pids))
     return private * resource.getpagesize() + int(psutil.virtual_memory().shared)
 
 
@@ -348,12 +368,17 @@ def wait_until_available(
 
     Raises `Shortage` that begins with `what` (who needs the memory) and holds the figures, what was
     `ended` and the top holders. With a `gpu` of None, or on a machine without GPU memory of its
-    own, nothing is asked of the GPU. `probe` measures.
+    own, nothing is asked of the GPU; raises `Unavailable` where there is a driver to ask and no
+    nvidia-ml-py to ask it with. `probe` measures.
 
     >>> now = wait_until_available(64 * 1024**2, None, seconds=5, what="the trainer")
     >>> now.host >= 64 * 1024**2
     True
     """
+    if gpu is not None and _cannot_ask():
+        raise Unavailable(
+            f"{what}: the memory of the NVIDIA GPU cannot be measured: `pip install nvidia-ml-py`"
+        )
     patience = Patience(seconds, _LONGEST_LOOK_SECONDS)
     while True:
         now = probe()

@@ -13,4 +13,4 @@ if TYPE_CHECKING:
     from fieldkit.lineage.trial import FailureLabel as FailureLabel
     from fieldkit.lineage.trial import Trial as Trial
 else:
-    __getattr__, __dir__ = lazily(__name__, __file__)
+    __getattr__, __dir__ = lazily(__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,12 +46,14 @@ def _file_diff(before: Path, after: Path, name: str) -> str:
     if old == new and a.is_file() == b.is_file():
         return ""
     try:
-        was, now = (data.decode().splitlines(keepends=True) for data in (old, new))
+        was, now = (io.StringIO(data.decode(), newline="\n").readlines() for data in (old, new))
     except UnicodeDecodeError:
         return f"Binary files a/{name} and b/{name} differ\n"
     ends = (
         f"a/{name}" if a.is_file() else "/dev/null",
         f"b/{name}" if b.is_file() else "/dev/null",
     )
+    if old == new:  # an empty file that came or went
+        return "--- {}\n+++ {}\n".format(*ends)
     found = difflib.unified_diff(was, now, fromfile=ends[0], tofile=ends[1])
     return "".join(x if x.endswith("\n") else f"{x}\n\\ No newline at end of file\n" for x in found)

@@ -20,4 +20,4 @@ if TYPE_CHECKING:
     from fieldkit.nim.windowed_client import NIMHTTPError as NIMHTTPError
     from fieldkit.nim.windowed_client import NIMTimeoutError as NIMTimeoutError
 else:
-    __getattr__, __dir__ = lazily(__name__, __file__)
+    __getattr__, __dir__ = lazily(__name__)

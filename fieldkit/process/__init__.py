@@ -26,4 +26,4 @@ if TYPE_CHECKING:
     from fieldkit.process.shared_memory import remove_shared as remove_shared
     from fieldkit.process.shared_memory import shared_files as shared_files
 else:
-    __getattr__, __dir__ = lazily(__name__, __file__)
+    __getattr__, __dir__ = lazily(__name__)

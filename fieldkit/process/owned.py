@@ -249,8 +249,9 @@ def reap_later(child: subprocess.Popen[bytes]) -> None:
 
 
 def _reap() -> None:
-    for pid in [pid for pid, child in _children.items() if child.poll() is not None]:
-        del _children[pid]
+    for pid, child in [*_children.items()]:
+        if child.poll() is not None:
+            _children.pop(pid, None)  # another thread may have been here
 
 
 def wait_ended(owned: Owned, seconds: float) -> bool:

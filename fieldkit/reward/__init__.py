@@ -13,4 +13,4 @@ if TYPE_CHECKING:
     from fieldkit.reward.adapter_of_scores import Rollout as Rollout
     from fieldkit.reward.adapter_of_scores import group_advantage as group_advantage
 else:
-    __getattr__, __dir__ = lazily(__name__, __file__)
+    __getattr__, __dir__ = lazily(__name__)

@@ -138,11 +138,11 @@ def group_advantage(
     if not scalars:
         return []
     mean = statistics.fmean(scalars)
-    centred = [s - mean for s in scalars]
-    if not normalize_std:
-        return centred
     spread = statistics.pstdev(scalars, mean)
-    return [0.0] * len(centred) if spread <= eps else [c / (spread + eps) for c in centred]
+    if spread <= eps:
+        return [0.0] * len(scalars)
+    divisor = spread + eps if normalize_std else 1.0
+    return [(s - mean) / divisor for s in scalars]
 
 
 def _of(rollout: Any, name: str) -> Any:

@@ -50,4 +50,4 @@ if TYPE_CHECKING:
     from fieldkit.training.weight_delta import WeightDelta as WeightDelta
     from fieldkit.training.weight_delta import WeightDeltaTracker as WeightDeltaTracker
 else:
-    __getattr__, __dir__ = lazily(__name__, __file__)
+    __getattr__, __dir__ = lazily(__name__)

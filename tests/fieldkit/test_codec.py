@@ -179,6 +179,14 @@ def test_a_number_that_is_not_finite_is_refused_on_the_way_in(number: str) -> No
         decode_trajectory(line, "f:1")
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_so_it_is_where_no_key_has_a_type(number: str) -> None:
+    line = f'{{"schema":1,"task_id":"t","env":"e","prompt":"NaN","info":{{"x":[{number}]}}}}'
+    with pytest.raises(BadInput, match=f"^f:1: {number} is no finite number"):
+        decode(Task, line, "f:1")
+    assert decode(Task, line.replace(number, "1"), "f:1").info == {"x": [1]}
+
+
 def test_a_number_that_is_not_finite_is_refused_on_the_way_out() -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
         encode_trajectory(trajectory(reward=float("nan")))

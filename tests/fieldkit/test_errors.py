@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from fieldkit.client.chat import ChatHTTPError
 from fieldkit.errors import BadInput, FieldkitError, Shortage, foreseen
+from fieldkit.nim.windowed_client import NIMContextOverflowError
+from trainer.gradient import MicroBatchTooLarge
 
 
 @pytest.mark.parametrize(
@@ -52,3 +58,25 @@ def test_what_nobody_can_mend_from_the_message_stays_what_it_was() -> None:
     assert foreseen(KeyError("x")) is None
     ours = BadInput("as it is")
     assert foreseen(ours) is ours
+
+
+def every(kind: type[FieldkitError]) -> Iterator[type[FieldkitError]]:
+    yield kind
+    for one in kind.__subclasses__():
+        yield from every(one)
+
+
+MADE_OTHERWISE: dict[type[FieldkitError], Callable[[], FieldkitError]] = {
+    ChatHTTPError: lambda: ChatHTTPError("400", status_code=400, body="{}"),
+    NIMContextOverflowError: lambda: NIMContextOverflowError(estimated_tokens=9, ceiling=8),
+    MicroBatchTooLarge: lambda: MicroBatchTooLarge("it is large", 7, ["free memory"]),
+}
+"""Errors of classes that take more than a message."""
+
+
+@pytest.mark.parametrize("kind", sorted(set(every(FieldkitError)), key=str))
+def test_an_error_comes_back_whole_from_another_process(kind: type[FieldkitError]) -> None:
+    error = MADE_OTHERWISE.get(kind, partial(kind, "what, where"))()
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is kind
+    assert (str(again), again.exit_code, vars(again)) == (str(error), kind.exit_code, vars(error))

@@ -6,6 +6,8 @@ import importlib
 import inspect
 import subprocess
 import sys
+import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -70,3 +72,14 @@ def test_a_star_import_gives_the_public_names() -> None:
 def test_a_name_that_is_not_public_is_named() -> None:
     with pytest.raises(AttributeError, match=r"'fieldkit\.training' has no attribute 'Snapshot'"):
         importlib.import_module("fieldkit.training").Snapshot  # noqa: B018
+
+
+def test_the_package_is_imported_from_a_zip_too(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "fieldkit.zip", "w") as z:
+        for path in (ROOT / "fieldkit").rglob("*.py"):
+            z.write(path, path.relative_to(ROOT))
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path / 'fieldkit.zip')!r}); import fieldkit.eval;"
+        "print(fieldkit.eval.wilson.__name__ in dir(fieldkit.eval), fieldkit.__file__)"
+    )
+    assert fresh(program) == f"True {tmp_path}/fieldkit.zip/fieldkit/__init__.py"

@@ -56,3 +56,21 @@ def test_a_folder_without_a_ledger_does_not_pass_for_one_without_processes(
     told = capsys.readouterr()
     assert (told.out, told.err.count("\n")) == ("", 1)
     assert "no such ledger" in told.err
+
+
+def test_a_ledger_that_cannot_be_read_hides_no_process(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = Ledger(tmp_path / "ledger.json")
+    program = [sys.executable, "-c", "import time; time.sleep(60)"]
+    owned = ledger.launch("server", program, env={}, cwd=tmp_path, log=tmp_path / "log", info={})
+    try:
+        ledger.path.write_text('{"schema": 2}')
+        with pytest.raises(SystemExit, match="0"):
+            main(["procs", str(tmp_path)])
+        told = capsys.readouterr()
+        assert f" {owned.pid} " in told.out
+        assert told.err.startswith("warning: ")
+        assert "schema" in told.err
+    finally:
+        terminate(owned, 5.0)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import multiprocessing
 import os
 import signal
 import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import psutil
 import pytest
 
 from fieldkit.errors import BadInput, MissingFile
+from fieldkit.files import atomic
 from fieldkit.files.atomic import (
     append_line,
     drop_torn_tail,
@@ -393,3 +397,34 @@ def test_who_waits_for_a_lock_is_told_for_how_long_and_may_give_up(tmp_path: Pat
         assert waited == sorted(waited)
         take_lock(file.fileno(), waiting)
     assert len(waited) == 3, "nobody held it any more"
+
+
+def sleep_until(end: Connection) -> None:
+    end.recv()
+
+
+def test_a_lock_ends_with_its_block_though_a_child_was_forked_in_it(tmp_path: Path) -> None:
+    here, there = multiprocessing.Pipe()
+    with locked(tmp_path / "lock"):
+        child = multiprocessing.get_context("fork").Process(target=sleep_until, args=(there,))
+        child.start()
+    try:
+        with open(tmp_path / "lock", "rb") as f:
+            fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        here.send("end")
+        child.join()
+
+
+def test_of_two_programs_that_sweep_at_once_neither_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tmp_path / "a.tmp-1-0"
+    monkeypatch.setattr(atomic, "_left_behind", lambda folder: [(left, tmp_path / "a", False)])
+    assert sweep_temporaries(tmp_path) == []
+
+
+def test_a_files_name_that_is_not_utf_8_comes_back_as_it_was(tmp_path: Path) -> None:
+    name = os.fsdecode(b"/data/caf\xe9")
+    write_json(tmp_path / "a.json", {"name": name, "beside": "é"})
+    assert read_json(tmp_path / "a.json") == {"name": name, "beside": "é"}

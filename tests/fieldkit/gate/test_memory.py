@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fieldkit.errors import Shortage
+from fieldkit.errors import Shortage, Unavailable
 from fieldkit.gate import memory
 from fieldkit.gate.memory import (
     GIB,
@@ -345,6 +345,29 @@ def test_a_box_without_a_gpu_has_no_gpu_memory_and_no_holders_of_it(
     if lacks != "gpu":
         assert available().gpu is None
     assert gpu_held_by([os.getpid()]) == 0
+
+
+def test_where_a_driver_cannot_be_asked_no_gpu_memory_passes_for_available(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    driver = tmp_path / "version"
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr(memory, "_DRIVER", driver)
+    assert wait_until_available(0, GIB, seconds=1, what="the engine").gpu is None
+    driver.touch()
+    with pytest.raises(Unavailable, match=r"^the engine: .* `pip install nvidia-ml-py`"):
+        wait_until_available(0, GIB, seconds=1, what="the engine")
+    assert wait_until_available(0, None, seconds=1, what="the engine").gpu is None
+
+
+def test_of_a_process_that_shows_its_pages_to_nobody_else_what_is_private_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def others(pid: int, file: str) -> bytes:
+        return b"" if file == "smaps_rollup" else b"9000 5000 1000 1 0 1 0"
+
+    monkeypatch.setattr(memory, "read_proc", others)
+    assert memory.held_by(1) == 4000 * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_a_driver_that_tells_nobody_who_holds_its_memory_ends_nothing(

@@ -23,3 +23,14 @@ def test_a_removed_and_a_new_file_are_part_of_the_diff(tmp_path: Path) -> None:
 def test_a_folder_that_is_gone_is_an_error_and_no_empty_diff(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="gone: no such folder"):
         RecipeEdit(trial("1"), tmp_path / "gone", tmp_path).diff()
+
+
+def test_lines_end_where_other_programs_end_them_and_empty_files_are_named(tmp_path: Path) -> None:
+    before, after = tmp_path / "a", tmp_path / "b"
+    for folder, last in ((before, "b"), (after, "c")):
+        folder.mkdir()
+        (folder / "page").write_text(f"a\x0c{last}\n")
+    (after / "__init__.py").touch()
+    assert RecipeEdit(trial("1"), after, before).diff() == (
+        "--- /dev/null\n+++ b/__init__.py\n--- a/page\n+++ b/page\n@@ -1 +1 @@\n-a\x0cb\n+a\x0cc\n"
+    )

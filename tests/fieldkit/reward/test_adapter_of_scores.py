@@ -49,3 +49,11 @@ def test_the_trainers_advantages_differ_only_by_the_deviation(scores: list[float
     factor = math.sqrt(len(scores) / (len(scores) - 1))
     ours = [a * factor for a in group_advantages(scores)]
     assert found == pytest.approx(ours, rel=2e-3)
+
+
+def test_equal_scores_give_zeros_in_either_form() -> None:
+    alike = RewardAdapter(lambda prediction, expected: 0.1).score_group(
+        [{"prediction": "a", "expected": "b"}] * 3
+    )
+    for normalize_std in (True, False):
+        assert group_advantage(alike, normalize_std=normalize_std) == [0.0] * 3
