@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -51,9 +52,12 @@ os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PAT
 
 
 def pytest_configure() -> None:
-    """A test has a limit of time; an example of a property has none: the machine may be busy."""
+    """A test has a limit of time; an example of a property has none: the machine may be busy. And
+    Ctrl-C is heard where a shell began the tests in the background, with SIGINT ignored."""
     from hypothesis import settings
 
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     settings.register_profile("tests", deadline=None)
     settings.load_profile("tests")
 
