@@ -12,11 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fieldkit.records import StopReason, Trajectory, ended_by_themselves
+from reward.group_signal import is_paid
 
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over at least one trajectory. tokens: sampled. rewards: in the order given."""
+    """Sums over at least one trajectory. tokens: sampled. rewards: in the order given, of those to
+    which a reward applies."""
 
     n: int
     passed: int
@@ -50,7 +52,8 @@ class Totals:
 
     @property
     def mean_reward(self) -> float:
-        return statistics.fmean(self.rewards)
+        """0 where no reward applies to any."""
+        return statistics.fmean(self.rewards or (0.0,))
 
 
 def totals(trajectories: Sequence[Trajectory]) -> Totals:
@@ -64,6 +67,6 @@ def totals(trajectories: Sequence[Trajectory]) -> Totals:
         assertions_total=sum(g.n_total for g in grades),
         turns=len(turns),
         tokens=sum(len(turn.completion_ids) for turn in turns),
-        rewards=tuple(t.reward for t in trajectories),
+        rewards=tuple(t.reward for t in trajectories if is_paid(t)),
         stops=dict(Counter(t.stop_reason for t in trajectories)),
     )

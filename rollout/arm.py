@@ -212,6 +212,7 @@ def summarise(
         mean_turns=sums.mean_turns,
         mean_tokens=sums.mean_tokens,
         # Added one after the other, as in every eval.json so far, so that the last bit is the same.
+        # An episode to which no reward applies counts as 0: what is compared has the same tasks.
         mean_reward=sum(sums.rewards) / sums.n,
         commands=count("commands"),
         commands_failed=count("commands_failed"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
 
 import pytest
 
+from fieldkit.eval.grade import Grade, RewardPart
 from fieldkit.records import StopReason
 from reward.totals import totals
 from tests.reward.build import trajectory
@@ -38,6 +40,12 @@ def test_the_mean_reward_is_rounded_once_and_the_rewards_keep_their_order() -> N
     assert sums.rewards == (0.1, 0.2, 0.3)
     assert sums.mean_reward == statistics.fmean([0.1, 0.2, 0.3])
     assert sums.mean_reward == pytest.approx(0.2)
+
+
+def test_an_episode_to_which_no_reward_applies_is_no_reward_of_zero() -> None:
+    late = replace(EPISODES[0], grade=Grade((), (RewardPart("won", None),)), reward=0.0)
+    assert totals([*EPISODES[1:], late]).mean_reward == statistics.fmean([0.2, 0.3])
+    assert totals([late]).mean_reward == 0.0
 
 
 def test_a_task_without_assertions_divides_by_nothing() -> None:
