@@ -11,15 +11,19 @@ import re
 
 _BEGINS = re.compile(r"\ufeff?\s*<think>")
 _ENDS = re.compile(r"(?m)^[ \t]*</think>|</think>(?=\r?$)")
+_END = "</think>"
 _MARK = re.compile(r"</?think>")
 
 
 def after_thoughts(text: str) -> str:
     """The reply after the last `</think>` at the start or the end of a line, whether the reply or
-    its prompt opened the thought. If the thought is not closed, nothing is left of the reply."""
+    its prompt opened the thought. One that the reply opens may close anywhere; if it does not,
+    nothing is left of the reply."""
     start = 0
     for end in _ENDS.finditer(text):
         start = end.end()
+    if _BEGINS.match(text, start) and _END in text[start:]:
+        start = text.rindex(_END) + len(_END)
     return "" if _BEGINS.match(text, start) else text[start:]
 
 

@@ -94,14 +94,16 @@ def _optional(schema: Schema) -> Collection[str]:
 
 def _types(schema: object) -> tuple[str, ...]:
     """The JSON types that a value may have, in the schema's order; none where it leaves them open.
-    pydantic and MCP write an optional text as a choice of schemas or as a list of types, and JSON
-    Schema has `true` for any value."""
+    pydantic and MCP write an optional text as a choice of schemas or as a list of types, and
+    transformers as `nullable`; JSON Schema has `true` for any value."""
     if not isinstance(schema, Mapping):
         return ()
     kinds = schema.get("type") or ()
     found = [kinds] if isinstance(kinds, str) else [kind for kind in kinds if isinstance(kind, str)]
     for choice in ("anyOf", "oneOf"):
         found += [kind for one in schema.get(choice) or () for kind in _types(one)]
+    if schema.get("nullable"):
+        found.append("null")
     return tuple(dict.fromkeys(found))
 
 

@@ -8,6 +8,7 @@ their results go through the chat template. A reply that calls no tool ends the 
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -61,8 +62,9 @@ class Toolbox(Protocol):
 
 
 def row_of(task: Task) -> dict[str, Any]:
-    """The dataset's row: what `info` holds, and the prompt."""
-    return {"prompt": task.prompt, **task.info}
+    """The dataset's row: what `info` holds, and the prompt. Each has values of its own: an
+    environment may play on a list of its row."""
+    return copy.deepcopy({"prompt": task.prompt, **task.info})
 
 
 class ToolWorld:

@@ -265,7 +265,23 @@ def _file_module(path: Path, where: str) -> ModuleType:
     except (Exception, SystemExit) as e:
         del sys.modules[name]
         raise _broken(e, path, where) from e
+    _require_own_neighbours(path, where)
     return module
+
+
+def _require_own_neighbours(path: Path, where: str) -> None:
+    """Raise `BadInput` where a name that the file imports was loaded from elsewhere, although a
+    file of that name lies beside it: two environments may each have a board.py."""
+    for level, (top, *_) in _imports(path):
+        beside, loaded = path.with_name(f"{top}.py"), sys.modules.get(top)
+        if level or loaded is None or beside == path or not beside.is_file():
+            continue
+        elsewhere = getattr(loaded, "__file__", None)
+        if elsewhere is None or Path(elsewhere).resolve() != beside:
+            raise BadInput(
+                f"{where}: {path} imports {top}, and {beside} was not taken: another {top}"
+                f" ({elsewhere or 'of Python'}) is loaded already; rename the file"
+            )
 
 
 def _in_package(path: Path, name: str, where: str) -> ModuleType:

@@ -251,9 +251,10 @@ class LocalServer:
         if said.get("error") == "import":
             why = self._last_error()
             if missing := said["missing"]:
+                python, package = shlex.quote(str(launch.python)), missing.partition(".")[0]
                 why = (
-                    f"; install the package that brings it, for example `uv pip install --python"
-                    f" {launch.python} {missing}`"
+                    "; install the package that brings it, for example `scripts/setup/uv.sh pip"
+                    f" install --python {python} {package}`"
                 )
             raise BadInput(f"{where}: serve = {launch.app}: {said['text']}{why}")
         return int(said["port"])

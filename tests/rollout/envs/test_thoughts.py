@@ -16,6 +16,8 @@ from rollout.envs.thoughts import after_thoughts, thoughts_apart
         ("<think>Hm.</think>\r\nls", "ls", "Hm."),
         ("\ufeff<think>Hm.", "", "\ufeffHm."),
         (" <think>Hm.</think>\n<think>Hm", "", "Hm.\nHm"),
+        ("<think>Three.</think>add: 3", "add: 3", "Three."),
+        ("<think>a</think>b</think> ls <think>", "ls <think>", "ab"),
         ("echo '</think>' > a", "echo '</think>' > a", None),
         ("I <think> so", "I <think> so", None),
     ],

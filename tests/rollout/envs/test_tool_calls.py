@@ -571,3 +571,18 @@ def test_the_form_of_every_template_of_trl(name: str) -> None:
 
 def test_a_template_that_is_no_template_has_the_text_form() -> None:
     assert form_of("{% for %}") == form_of("") == "text"
+
+
+def test_an_optional_number_as_transformers_writes_it_may_be_none() -> None:
+    def limit(n: int | None) -> str:
+        """Keep the first n.
+
+        Args:
+            n: How many; None for all.
+        """
+        return str(n)
+
+    tools = [get_json_schema(limit)]
+    for said, expected in (("limit: None", None), ("limit: 3", 3)):
+        (call,) = TOOL_FORMS["text"].read(said, tools)
+        assert call.arguments == {"n": expected}

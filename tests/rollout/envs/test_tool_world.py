@@ -21,6 +21,7 @@ from rollout.envs.base import Site
 from rollout.envs.configured import register_environments
 from rollout.envs.env_settings import EnvSettings
 from rollout.envs.registry import make_world
+from rollout.envs.tool_world import row_of
 from rollout.player import Player
 from rollout.policies import reciting
 from rollout.sandbox.command import SandboxSettings
@@ -280,3 +281,9 @@ def test_functions_as_tools_are_played_and_paid_as_in_trl(
 ) -> None:
     """One of them is a coroutine, and runs after the others of its reply."""
     assert require_equal("qwen3", "arithmetic", ARITHMETIC_ROW, replies).rewards == [reward]
+
+
+def test_no_attempt_plays_on_a_list_of_another_attempts_row() -> None:
+    task = Task("t", "maze", "Go.", {"board": [[0, 0]]})
+    row_of(task)["board"][0][0] = 1
+    assert row_of(task) == {"prompt": "Go.", "board": [[0, 0]]}

@@ -278,3 +278,13 @@ def test_a_syntax_error_of_a_file_that_is_imported_names_that_file(tmp_path: Pat
     (tmp_path / "broken_helper.py").write_text("ONE = 1\nTWO = (\n")
     with pytest.raises(BadInput, match=r"broken_helper\.py:2: SyntaxError: '\(' was never closed$"):
         load("mine.py:Mine", tmp_path, "envs.mine")
+
+
+def test_a_file_that_would_get_another_environments_neighbour_is_refused(tmp_path: Path) -> None:
+    for game in ("maze", "chess"):
+        (tmp_path / game).mkdir()
+        (tmp_path / game / "boards_of_two.py").write_text(f"KIND = {game!r}\n")
+        (tmp_path / game / "game.py").write_text("from boards_of_two import KIND\n\nGame = KIND\n")
+    assert load(f"{tmp_path}/maze/game.py:Game", tmp_path, "envs.maze") == "maze"
+    with pytest.raises(BadInput, match=r"envs\.chess: .*another boards_of_two \(.*maze.*rename"):
+        load(f"{tmp_path}/chess/game.py:Game", tmp_path, "envs.chess")
