@@ -98,8 +98,7 @@ def use(
         )
 
     model_dir = run_model(folder, config.model.path, not_here)
-    context = config.engine.max_model_len
-    ways = ways_to_use(folder, model_dir, context, config.model, step)
+    ways = ways_to_use(folder, model_dir, config.engine, config.model, step)
     if json_:
         print_json([asdict(way) for way in ways])
     else:

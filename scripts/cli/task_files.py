@@ -174,15 +174,16 @@ def tasks_check(
     from scripts.run.config import read_config
     from scripts.run.folder import open_run
 
-    if run:
-        read_config(open_run(run).config)  # registers its [envs]
+    # Its [envs] are registered, and its limits apply.
+    config = read_config(open_run(run).config) if run else None
+    sandbox = SandboxSettings() if config is None else config.sandbox
     problems, said = list(check_tasks(file)), ""
     if not any(p.fatal for p in problems):
         tasks = tasks_by_line(file)
-        problems += misfits(file, tasks, SandboxSettings())
+        problems += misfits(file, tasks, sandbox)
         if play and not any(p.fatal for p in problems):
             with tempfile.TemporaryDirectory() as scratch, progress_bar() as progress:
-                found, said = play_tasks(file, tasks, Path(scratch), progress)
+                found, said = play_tasks(file, tasks, Path(scratch), progress, config)
             problems += found
     for line in _told(problems):
         print(line)

@@ -27,6 +27,8 @@ from scripts.base.events import Tell, detail, progress
 from scripts.base.exit_codes import raise_code
 
 _PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
+_LEFT_OUT = ["consolidated*", "params.json", "original/*"]
+"""The same weights in another form."""
 _ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _STOPPED = "stopped; the same command goes on from here"
 
@@ -64,7 +66,11 @@ def hub_copy(hub_id: str) -> Path | None:
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
-        copy = Path(snapshot_download(hub_id, allow_patterns=_PATTERNS, local_files_only=True))
+        copy = Path(
+            snapshot_download(
+                hub_id, allow_patterns=_PATTERNS, ignore_patterns=_LEFT_OUT, local_files_only=True
+            )
+        )
     except (LocalEntryNotFoundError, HFValidationError):
         return None  # not here yet, or no id, which a download says
     return copy if is_whole(copy) else None
@@ -112,9 +118,14 @@ def download(hub_id: str, bar: type[Any] | None = None) -> Path:
     `BadInput`, and `Shortage` for a full disk.
     """
     from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import RepositoryNotFoundError
 
     try:
-        copy = Path(snapshot_download(hub_id, allow_patterns=_PATTERNS, tqdm_class=bar))
+        copy = Path(
+            snapshot_download(
+                hub_id, allow_patterns=_PATTERNS, ignore_patterns=_LEFT_OUT, tqdm_class=bar
+            )
+        )
         if missing := _missing(copy):
             raise FileNotFoundError(f"it has no {missing}")
     except FieldkitError:  # a stop, as a signal's handler raises it
@@ -122,6 +133,12 @@ def download(hub_id: str, bar: type[Any] | None = None) -> Path:
     except Exception as e:  # the hub client raises a dozen unrelated classes
         if isinstance(known := foreseen(e), Shortage):
             raise known from e
+        if isinstance(e, RepositoryNotFoundError):  # also where it is gated
+            raise BadInput(
+                f"model.path: the hub gives {hub_id} to nobody without a login, or has no such"
+                f" model. If it asks to accept terms, do that at https://huggingface.co/{hub_id},"
+                " then type `.venv/bin/hf auth login`"
+            ) from e
         why = next(iter(str(e).splitlines()), "")[:200]
         raise BadInput(
             f"model.path: {hub_id} is not a folder, and its download from the hub failed "

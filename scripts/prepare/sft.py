@@ -14,7 +14,7 @@ import math
 import random
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -283,7 +283,7 @@ def warm_start(
         made = command(settings, out, f"--demos {settings.demos}", model, model or DEFAULT_MODEL)
         stopped = sum(d.turns[-1].text == STOP for d in demos)
         record = _recording(out, made, settings, model_dir, kept, stopped)
-        with _going_on(work, kept, settings) as training:
+        with _going_on(work, demos, settings, model_dir) as training:
             return fit(demos, settings, model_dir, out, progress, record, training)
 
 
@@ -324,7 +324,7 @@ def warm_start_from(
         stops = sum(d.stop_reason.by_itself for d in demos)
         made = command(settings, out, flags, model, base)
         record = _recording(out, made, settings, model_dir, kept, stops, chosen.origin)
-        with _going_on(work, kept, settings) as training:
+        with _going_on(work, demos, settings, model_dir) as training:
             return fit(demos, settings, model_dir, out, progress, record, training)
 
 
@@ -393,10 +393,14 @@ def _making(out: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _going_on(work: Path, demos: Path, settings: SftSettings) -> Iterator[Path]:
-    """The folder in which the training on these demonstrations is kept. What ends it is said to
-    lose nothing."""
-    key = sha256_text("\n".join([sha256_file(demos), str(asdict(settings))]))[:8]
+def _going_on(
+    work: Path, demos: Sequence[Trajectory], settings: SftSettings, model_dir: Path
+) -> Iterator[Path]:
+    """The folder in which the training of this model on these demonstrations is kept. What ends it
+    is said to lose nothing. An oracle that is played again has other seconds and the same ids."""
+    ids = [[(t.prompt_ids, t.completion_ids) for t in demo.turns] for demo in demos]
+    model = [str(model_dir.resolve()), sha256_file(model_dir / "config.json")]
+    key = sha256_text("\n".join([*map(str, ids), *model, str(asdict(settings))]))[:8]
     kept = f"{work} keeps the demonstrations and most of the training, and the same command goes on"
     try:
         yield work / f"training-{key}"

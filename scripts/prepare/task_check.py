@@ -19,6 +19,7 @@ from rollout.tasks import TaskProblem
 from rollout.yardsticks import DO_NOTHING, ORACLE, has_oracle, oracle_replies
 from scripts.base.display import Progress
 from scripts.prepare.task_sets import play_yardstick, why_unsolved
+from scripts.run.config import RunConfig
 
 
 def misfits(path: Path, tasks: Mapping[int, Task], sandbox: SandboxSettings) -> list[TaskProblem]:
@@ -51,17 +52,22 @@ def _why_not(task: Task, played: Trajectory) -> str:
 
 
 def play(
-    path: Path, tasks: Mapping[int, Task], scratch: Path, progress: Progress
+    path: Path,
+    tasks: Mapping[int, Task],
+    scratch: Path,
+    progress: Progress,
+    under: RunConfig | None = None,
 ) -> tuple[list[TaskProblem], str]:
     """Play do-nothing on every task, and the oracle if there is one; return the tasks with a wrong
-    result, and one line that sums up both. Raises `Unavailable` without a sandbox."""
+    result, and one line that sums up both. under: the run whose limits apply; None: the defaults.
+    Raises `Unavailable` without a sandbox."""
     solved = {line: task for line, task in tasks.items() if has_oracle(task)}
     problems = []
     n_passed = {}
     with asyncio.Runner() as runner:  # coroutines of an environment may keep what is of one loop
         for name, played in ((DO_NOTHING, tasks), (ORACLE, solved)):
             trajectories = play_yardstick(
-                name, list(played.values()), scratch, name, progress, run=runner.run
+                name, list(played.values()), scratch, name, progress, under, run=runner.run
             )
             for line, trajectory in zip(played, trajectories, strict=True):
                 passed, why = trajectory.grade.passed, ""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fieldkit.errors import BadInput
+from fieldkit.gate.memory import GIB
 from fieldkit.training.adapter import (
     CONFIG_FILE,
     WEIGHTS_FILE,
@@ -22,7 +23,8 @@ from fieldkit.training.adapter import (
     read_adapter,
     tensor_shapes,
 )
-from rollout.engine.vllm_server import LoraShape
+from rollout.engine.engine_settings import EngineSettings
+from rollout.engine.vllm_server import LoraShape, is_cpu_build, serving_dtype
 from scripts.base.checkout import from_checkout
 from scripts.run.config import ModelSettings
 from scripts.run.folder import RunFolder
@@ -44,13 +46,14 @@ class Use:
 def ways_to_use(
     folder: RunFolder,
     model_dir: Path,
-    context: int,
+    engine: EngineSettings,
     model: ModelSettings,
     step: int | None = None,
 ) -> list[Use]:
     """The ways to use the adapter of `step`, or the newest one.
 
-    context: the server's context in tokens, as in the run's own engine. model: the run's [model]:
+    engine: the run's own: a server gets its context, and on a CPU its cache and dtype. model: the
+    run's [model]:
     an adapter is used with the chat template that it was trained with. Raises `BadInput` if the
     run has no such step or this copy does not have its adapter.
     """
@@ -65,7 +68,7 @@ def ways_to_use(
         Use(
             "serve",
             "an OpenAI-compatible server with vLLM",
-            _serve(folder.version(n), adapter, model_dir, context, model),
+            _serve(folder.version(n), adapter, model_dir, engine, model),
         ),
         Use("load", "in Python with peft", (_python(_LOAD, model, model_dir, path),)),
         Use(
@@ -122,7 +125,7 @@ def _template(model: ModelSettings) -> str:
 
 
 def _serve(
-    name: str, adapter: AdapterInfo, model_dir: Path, context: int, model: ModelSettings
+    name: str, adapter: AdapterInfo, model_dir: Path, engine: EngineSettings, model: ModelSettings
 ) -> tuple[str, ...]:
     # Not `vllm serve`: the CPU build's program looks for a distribution named vllm and fails.
     words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model_dir)]
@@ -134,7 +137,10 @@ def _serve(
         words += ["--chat-template", template]
     if model.chat_template_kwargs:
         words += ["--default-chat-template-kwargs", json.dumps(model.chat_template_kwargs)]
-    words += ["--max-model-len", str(context), "--port", "8000"]
+    if is_cpu_build():  # else vLLM wants nearly all of the machine's memory for its cache
+        words += ["--dtype", serving_dtype(engine, model_dir)]
+        words += ["--kv-cache-memory-bytes", str(int(engine.kv_cache_gib * GIB))]
+    words += ["--max-model-len", str(engine.max_model_len), "--port", "8000"]
     ask = f'{{"model": "{name}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
     url = "http://localhost:8000/v1/chat/completions"
     curl = ["curl", url, "-H", "Content-Type: application/json", "-d", ask]

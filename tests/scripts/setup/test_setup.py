@@ -86,6 +86,17 @@ def test_what_was_interrupted_is_made_anew(clone: Clone) -> None:
     assert clone.set_up() == (0, True, "")
 
 
+def test_a_change_of_build_that_was_interrupted_is_done_again_by_make(clone: Clone) -> None:
+    ready = clone.venv / ".ready"
+    code, _, _ = clone.set_up(GRPO_BUILD="cuda", NO_NETWORK="1")
+    assert code == Unavailable.exit_code
+    assert ready.read_text() == "cuda\n"
+    assert ready.stat().st_mtime == 0, "older than what it depends on"
+    assert clone.set_up() == (0, False, "")
+    assert ready.read_text() == "cuda\n"
+    assert ready.stat().st_mtime > 0
+
+
 def test_a_folder_that_was_copied_or_moved_gets_an_environment_of_its_own(
     clone: Clone, tmp_path: Path
 ) -> None:
