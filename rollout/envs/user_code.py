@@ -277,7 +277,7 @@ def _require_own_neighbours(path: Path, where: str) -> None:
         if level or loaded is None or beside == path or not beside.is_file():
             continue
         elsewhere = getattr(loaded, "__file__", None)
-        if elsewhere is None or Path(elsewhere).resolve() != beside:
+        if elsewhere is None or Path(elsewhere).read_bytes() != beside.read_bytes():
             raise BadInput(
                 f"{where}: {path} imports {top}, and {beside} was not taken: another {top}"
                 f" ({elsewhere or 'of Python'}) is loaded already; rename the file"
