@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fieldkit.errors import BadInput, MissingFile
-from fieldkit.files.json_text import parse_json, whole_text
+from fieldkit.files.json_text import parse_json
 
 TMP_MARK = ".tmp-"
 """In the name of a file or folder that is still being written."""
@@ -121,10 +121,11 @@ def write_json(path: str | Path, value: Any) -> None:
 
     Text that UTF-8 cannot hold, as a file's name may be, is escaped and read back as it was.
     """
-    text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
-    if text != whole_text(text):
-        text = json.dumps(value, indent=2, allow_nan=False)
-    write_text(path, text + "\n")
+    try:
+        data = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        data = json.dumps(value, indent=2, allow_nan=False).encode()
+    write_bytes(path, data + b"\n")
 
 
 def read_json(path: str | Path) -> Any:

@@ -26,9 +26,11 @@ from scripts.base.display import make_display
 from scripts.base.events import Tell, detail, progress
 from scripts.base.exit_codes import raise_code
 
-_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
-_LEFT_OUT = ["consolidated*", "params.json", "original/*"]
-"""The same weights in another form."""
+_FILES: dict[str, Any] = {
+    "allow_patterns": ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"],
+    # The same weights in another form.
+    "ignore_patterns": ["consolidated*", "params.json", "original/*"],
+}
 _ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _STOPPED = "stopped; the same command goes on from here"
 
@@ -66,11 +68,7 @@ def hub_copy(hub_id: str) -> Path | None:
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
-        copy = Path(
-            snapshot_download(
-                hub_id, allow_patterns=_PATTERNS, ignore_patterns=_LEFT_OUT, local_files_only=True
-            )
-        )
+        copy = Path(snapshot_download(hub_id, **_FILES, local_files_only=True))
     except (LocalEntryNotFoundError, HFValidationError):
         return None  # not here yet, or no id, which a download says
     return copy if is_whole(copy) else None
@@ -121,11 +119,7 @@ def download(hub_id: str, bar: type[Any] | None = None) -> Path:
     from huggingface_hub.errors import RepositoryNotFoundError
 
     try:
-        copy = Path(
-            snapshot_download(
-                hub_id, allow_patterns=_PATTERNS, ignore_patterns=_LEFT_OUT, tqdm_class=bar
-            )
-        )
+        copy = Path(snapshot_download(hub_id, **_FILES, tqdm_class=bar))
         if missing := _missing(copy):
             raise FileNotFoundError(f"it has no {missing}")
     except FieldkitError:  # a stop, as a signal's handler raises it

@@ -398,9 +398,9 @@ def _going_on(
 ) -> Iterator[Path]:
     """The folder in which the training of this model on these demonstrations is kept. What ends it
     is said to lose nothing. An oracle that is played again has other seconds and the same ids."""
-    ids = [[(t.prompt_ids, t.completion_ids) for t in demo.turns] for demo in demos]
+    examples = (str(as_examples(demo)) for demo in demos)
     model = [str(model_dir.resolve()), sha256_file(model_dir / "config.json")]
-    key = sha256_text("\n".join([*map(str, ids), *model, str(asdict(settings))]))[:8]
+    key = sha256_text("\n".join([*examples, *model, str(asdict(settings))]))[:8]
     kept = f"{work} keeps the demonstrations and most of the training, and the same command goes on"
     try:
         yield work / f"training-{key}"

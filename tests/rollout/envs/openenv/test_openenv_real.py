@@ -381,7 +381,7 @@ async def test_a_package_that_the_environment_lacks_is_named(tmp_path: Path) -> 
     program.write_text("import openenv, torch\n")
     source = Source("lacking", serve=f"{program}:app", python=PYTHON)
     env = OpenEnv(source, ROOT, tmp_path / "ledger.json", tmp_path / "log", print)
-    with pytest.raises(BadInput, match=r"No module named 'torch'.*uv.sh pip install --python"):
+    with pytest.raises(BadInput, match=r"No module named 'torch'.*uv\.sh pip install --python"):
         await begin(env, {})
 
 
