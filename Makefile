@@ -33,12 +33,14 @@ help: ## list the targets
 # Where another build is asked for than the one that .venv holds, it is set up again.
 HELD = $(shell cat $(READY) 2> /dev/null)
 REBUILD := $(if $(GRPO_BUILD),$(if $(filter $(GRPO_BUILD),$(HELD)),,REBUILD))
-# A folder that was copied or moved has programs that start the Python of another one.
-MOVED := $(shell [ -L $(VENV) ] || [ ! -f $(VENV)/bin/activate ] || \
-	grep -qF "$$(cd $(VENV) && pwd -P)" $(VENV)/bin/activate || echo REBUILD)
+# A folder that was copied or moved has programs that start the Python of another one. Where the
+# system's Python was removed, or is a newer version now, none of its packages are found.
+STALE := $(shell [ -L $(VENV) ] || [ ! -f $(BIN)/activate ] || \
+	{ grep -qF "$$(cd $(VENV) && pwd -P)" $(BIN)/activate && \
+	$(BIN)/python -Ic "import pip" 2> /dev/null; } || echo REBUILD)
 .PHONY: REBUILD
 
-$(READY): $(INPUTS) $(or $(REBUILD),$(MOVED))
+$(READY): $(INPUTS) $(or $(REBUILD),$(STALE))
 	@scripts/setup/setup.sh
 
 # Before any download, and not for a run that leaves out the sandbox.

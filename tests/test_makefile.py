@@ -79,14 +79,24 @@ def test_another_build_that_is_asked_for_is_set_up_where_one_is_there_already(
     assert "scripts/setup/setup.sh" not in would_do()
 
 
-def test_a_folder_that_was_copied_is_set_up_again(tmp_path: Path) -> None:
+def test_what_was_copied_or_has_lost_its_python_is_set_up_again(tmp_path: Path) -> None:
     (tmp_path / ".ready").write_text("cpu\n")
     (tmp_path / "bin").mkdir()
-    for holder, again in ((tmp_path, False), (tmp_path.parent / "other", True)):
-        (tmp_path / "bin/activate").write_text(f"VIRTUAL_ENV={holder}\n")
+    python, activate = tmp_path / "bin/python", tmp_path / "bin/activate"
+
+    def is_set_up_again(holder: Path) -> bool:
+        activate.write_text(f"VIRTUAL_ENV={holder}\n")
         command = ["make", "-n", f"VENV={tmp_path}", "GRPO_BUILD=", "setup"]
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
-        assert ("scripts/setup/setup.sh" in done.stdout) == again
+        return "scripts/setup/setup.sh" in done.stdout
+
+    python.symlink_to(sys.executable)
+    assert not is_set_up_again(tmp_path)
+    assert is_set_up_again(tmp_path.parent / "other")
+    for lost in ("/nowhere/python3", "/bin/false"):  # removed; of another version, without pip
+        python.unlink()
+        python.symlink_to(lost)
+        assert is_set_up_again(tmp_path)
 
 
 @pytest.mark.parametrize("args", ["--sandbox none", "--until 07:00 --sandbox=none"])

@@ -107,8 +107,8 @@ def require_memory(
         settings,
         item_bytes,
         adapter,
-        _allocator(on_gpu=on_gpu, tcmalloc=_has_tcmalloc()),
         on_gpu=on_gpu,
+        tcmalloc=_has_tcmalloc(),
         shards=1 if gpu is None else shards,
     )
     if loaded:
@@ -199,9 +199,8 @@ def smaller_budget(
     batches: of the whole bundle, as one process cuts it. tcmalloc: the trainer had it.
     """
     on_gpu = bool(cuda_devices())
-    allocator = _allocator(on_gpu=on_gpu, tcmalloc=tcmalloc)
     fixed, per_token, per_copy = _needs(
-        model_dir, settings, item_bytes, adapter, allocator, on_gpu=on_gpu
+        model_dir, settings, item_bytes, adapter, on_gpu=on_gpu, tcmalloc=tcmalloc
     )
     spare = available().host // settings.world_size - fixed
     too_little = spare < _copy_bytes(model_dir, settings, item_bytes)
@@ -272,10 +271,14 @@ def forecast(
     holds a program more. A sharded base counts whole there, because every process loads it whole.
     """
     on_gpu = bool(cuda_devices())
-    allocator = _allocator(on_gpu=on_gpu, tcmalloc=tcmalloc)
-    shards = settings.shards if on_gpu else 1
     fixed, per_token, per_copy = _needs(
-        model_dir, settings, item_bytes, adapter, allocator, on_gpu=on_gpu, shards=shards
+        model_dir,
+        settings,
+        item_bytes,
+        adapter,
+        on_gpu=on_gpu,
+        tcmalloc=tcmalloc,
+        shards=settings.shards if on_gpu else 1,
     )
     # Keys and values are kept once more, of about as many tokens, where 4 attempts share a prompt.
     at_a_time = _in_parallel(model_dir, settings.world_size, on_gpu=on_gpu)
@@ -285,13 +288,6 @@ def forecast(
     if on_gpu:
         return one
     return settings.world_size * one + (_STARTER_BYTES if settings.launched else 0)
-
-
-def _allocator(*, on_gpu: bool, tcmalloc: bool) -> float:
-    """What is kept for each byte that a micro-batch saves."""
-    if on_gpu:
-        return _GPU_ALLOCATOR
-    return 1.0 if tcmalloc else _ALLOCATOR
 
 
 def _has_tcmalloc() -> bool:
@@ -311,9 +307,9 @@ def _needs(
     settings: TrainerSettings,
     item_bytes: int,
     adapter: AdapterInfo | None,
-    allocator: float = _ALLOCATOR,
     *,
-    on_gpu: bool = False,
+    on_gpu: bool,
+    tcmalloc: bool,
     shards: int = 1,
 ) -> tuple[int, int, int]:
     """Bytes of a step without a micro-batch, for each of a micro-batch's tokens, and for each
@@ -337,6 +333,7 @@ def _needs(
         lora += weight_bytes(adapter.path, _FLOAT32) * (at_a_time + 2)
     fixed = base + lora + _PROCESS_BYTES + _LOGIT_BUFFERS
     scores = _heads(model_dir) * _A_SCORE if written_out else 0
+    allocator = _GPU_ALLOCATOR if on_gpu else 1.0 if tcmalloc else _ALLOCATOR
     return fixed, int(allocator * saved) + scores, int(allocator * copied)
 
 

@@ -15,6 +15,7 @@ from pydantic import FiniteFloat, NonNegativeFloat, NonNegativeInt, PositiveFloa
 
 from fieldkit.client.address import host_of
 from fieldkit.errors import BadInput
+from fieldkit.gate.memory import GIB
 from fieldkit.settings import Change, Choice, NoCondition, Unit, settings
 from rollout.engine.lifecycle import AUTO, CHOICES
 
@@ -122,6 +123,11 @@ class EngineSettings:
         """Requests that a server of the run gets at once: a quarter more than it decodes, so that
         the next is there when one ends."""
         return self.data_parallel * math.ceil(1.25 * self.max_num_seqs)
+
+    @property
+    def kv_cache_bytes(self) -> int:
+        """Of one rank, on a CPU."""
+        return int(self.kv_cache_gib * GIB)
 
     @property
     def ranks(self) -> int:

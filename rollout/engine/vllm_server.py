@@ -169,7 +169,7 @@ def memory_needed(model_dir: Path, settings: EngineSettings) -> int:
     if in_one_process(settings):
         processes -= _ONE_LESS_BYTES
     if is_cpu_build():
-        cache = int(settings.kv_cache_gib * GIB) * settings.ranks
+        cache = settings.ranks * settings.kv_cache_bytes
         return _weights(model_dir, settings) + cache + processes
     _require_share(model_dir, settings)
     if memory.gpu_total() is None:
@@ -322,7 +322,7 @@ def _cpu_flags(settings: EngineSettings) -> list[str]:
         *words,
         "--enforce-eager",
         *("--block-size", str(settings.block_size)),
-        *("--kv-cache-memory-bytes", str(int(settings.kv_cache_gib * GIB))),
+        *("--kv-cache-memory-bytes", str(settings.kv_cache_bytes)),
         # A seeded request whose prompt is cut into chunks ends the whole CPU engine
         # ("CPU Generator does not use offset").
         "--no-enable-chunked-prefill",

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fieldkit.errors import BadInput
-from fieldkit.gate.memory import GIB
 from fieldkit.training.adapter import (
     CONFIG_FILE,
     WEIGHTS_FILE,
@@ -139,7 +138,7 @@ def _serve(
         words += ["--default-chat-template-kwargs", json.dumps(model.chat_template_kwargs)]
     if is_cpu_build():  # else vLLM wants nearly all of the machine's memory for its cache
         words += ["--dtype", serving_dtype(engine, model_dir)]
-        words += ["--kv-cache-memory-bytes", str(int(engine.kv_cache_gib * GIB))]
+        words += ["--kv-cache-memory-bytes", str(engine.kv_cache_bytes)]
     words += ["--max-model-len", str(engine.max_model_len), "--port", "8000"]
     ask = f'{{"model": "{name}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
     url = "http://localhost:8000/v1/chat/completions"

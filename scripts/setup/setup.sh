@@ -19,10 +19,11 @@ AGAIN="see the error above. The same command goes on from here"
     fail "$(uname -sm) is not supported: the sandbox needs Linux"
 
 # A folder that was copied or moved has programs that start the Python of another one, and where venv
-# was interrupted pip may be missing: the last file that it writes holds the folder.
+# was interrupted pip may be missing: the last file that it writes holds the folder. Nor has it pip
+# where the system's Python is a newer version now.
 is_here() { [ -L $VENV ] || grep -qsF "$(cd $VENV && pwd -P)" $VENV/bin/activate; }
 
-if [ ! -x $VENV/bin/python ] || ! is_here; then
+if [ ! -d $VENV ] || ! is_here || ! $VENV/bin/python -Ic "import pip" 2> /dev/null; then
     python=$(scripts/setup/python.sh) ||
         fail "no Python 3.11 to 3.13 with venv; on Debian or Ubuntu: apt-get install python3 python3-venv"
     say "making $VENV with $("$python" --version)"

@@ -469,7 +469,9 @@ def test_a_shared_row_keeps_its_keys_and_values_again_for_each_sequence(
     segments = collect([group], SETTINGS).segments
     micro = tensors(segments, torch.device("cpu"), shared=True)
     saved = saved_bytes(policy, lambda: policy.logprobs(micro, 1.0))
-    _, per_token, per_copy = trainer_budget._needs(tiny_model, SETTINGS, item_bytes, info, 1.0)
+    _, per_token, per_copy = trainer_budget._needs(
+        tiny_model, SETTINGS, item_bytes, info, on_gpu=False, tcmalloc=True
+    )
     if written_out:
         per_token -= 4 * trainer_budget._A_SCORE  # not saved: a block's, while it is computed
     n, copied = tokens(segments, shared=True), copies(segments, shared=True)

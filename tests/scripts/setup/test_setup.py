@@ -22,6 +22,7 @@ case "$*" in
     uv="#!/bin/bash\n[ \"\$1\" != --version ] || exec echo 'uv ${!#}'\nexit \${NO_NETWORK:-0}\n"
     printf "${uv/uv==/}" > .venv/bin/uv && chmod +x .venv/bin/uv ;;
 "-c import importlib"*) exit 1 ;;
+"-Ic import pip") exit ${NEWER_PYTHON:-0} ;;
 --version) echo "Python 3.12.0" ;;
 esac
 """
@@ -106,3 +107,11 @@ def test_a_folder_that_was_copied_or_moved_gets_an_environment_of_its_own(
     assert copy.set_up() == (0, False, "")
     (tmp_path / "copy").rename(tmp_path / "moved")
     assert Clone(tmp_path / "moved").set_up() == (0, True, "")
+
+
+def test_an_environment_whose_python_is_gone_or_newer_is_made_anew(clone: Clone) -> None:
+    assert clone.set_up(NEWER_PYTHON="1") == (0, True, "")
+    assert clone.set_up() == (0, False, "")
+    (clone.venv / "bin/python").unlink()
+    (clone.venv / "bin/python").symlink_to("/nowhere/python3")
+    assert clone.set_up() == (0, True, "")

@@ -33,7 +33,8 @@ def told(checkout: Path, pip_conf: str = "", **env: str) -> dict[str, str]:
     """The variables that uv reads, where pip has these settings."""
     settings = checkout / "pip.conf"
     settings.write_text(pip_conf)
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "UV_"))}
+    own = ("PIP_", "UV_", "SSL_", "HTTP_", "HTTPS_", "http_", "https_")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(own)}
     # pip reads these files of the machine's besides, which may name folders of wheels.
     apart = {"PIP_CONFIG_FILE": str(settings), "HOME": str(checkout), "XDG_CONFIG_DIRS": "/nowhere"}
     done = subprocess.run(
@@ -44,7 +45,7 @@ def told(checkout: Path, pip_conf: str = "", **env: str) -> dict[str, str]:
         check=True,
     )
     lines = (line.partition("=") for line in done.stdout.splitlines())
-    return {key: value for key, _, value in lines if key.startswith("UV_")}
+    return {key: value for key, _, value in lines if key.startswith(own)}
 
 
 def test_an_index_that_pip_was_told_is_uvs_too(checkout: Path) -> None:
@@ -65,3 +66,20 @@ def test_folders_of_wheels_that_pip_was_told_are_uvs_too(checkout: Path) -> None
 def test_uv_trusts_what_the_system_trusts(checkout: Path) -> None:
     assert told(checkout)["UV_SYSTEM_CERTS"] == "1"
     assert told(checkout, UV_SYSTEM_CERTS="0")["UV_SYSTEM_CERTS"] == "0"
+
+
+def test_a_proxy_that_pip_was_told_and_its_certificates_are_uvs_too(checkout: Path) -> None:
+    proxy, bundle = "http://proxy.example:3128", "/etc/proxy.pem"
+    conf = f"[global]\nproxy = {proxy}\ncert = {bundle}\ntrusted-host =\n    a.example\n    b.example\n"
+    uv = told(checkout, conf)
+    assert (uv["HTTP_PROXY"], uv["HTTPS_PROXY"]) == (proxy, proxy)
+    assert uv["SSL_CERT_FILE"] == bundle
+    assert uv["UV_INSECURE_HOST"] == "a.example b.example"
+    assert told(checkout, conf, HTTPS_PROXY="http://other")["HTTPS_PROXY"] == "http://other"
+    assert "HTTPS_PROXY" not in told(checkout)
+
+
+def test_where_pip_may_ask_no_index_uv_may_not_either(checkout: Path) -> None:
+    assert told(checkout, "[install]\nno-index = true\n")["UV_NO_INDEX"] == "1"
+    assert told(checkout, PIP_NO_INDEX="1")["UV_NO_INDEX"] == "1"
+    assert "UV_NO_INDEX" not in told(checkout, "[install]\nno-index = false\n")
