@@ -22,6 +22,7 @@ from fieldkit.errors import Unavailable
 from fieldkit.files.atomic import append_line, write_text
 from fieldkit.limits import allow_open_files
 from fieldkit.records import StopReason, Task, Trajectory, Turn, ended_by_themselves
+from reward.group_signal import is_paid
 from rollout.envs.registry import environment_of
 from rollout.player import Player, TurnSeeds
 
@@ -108,7 +109,7 @@ class _Tally:
         self.total = total
         self._on_progress, self._clock = on_progress, clock
         self._began = clock()
-        self._finished = self._kept = self._turns = self._tokens = 0
+        self._finished = self._paid = self._kept = self._turns = self._tokens = 0
         self._reward, self._finished_turns = 0.0, 0
         self._stops: Counter[StopReason] = Counter()
 
@@ -130,7 +131,9 @@ class _Tally:
 
     def _add(self, trajectory: Trajectory) -> None:
         self._finished += 1
-        self._reward += trajectory.reward
+        if is_paid(trajectory):
+            self._paid += 1
+            self._reward += trajectory.reward
         self._finished_turns += len(trajectory.turns)
         self._stops[trajectory.stop_reason] += 1
 
@@ -144,7 +147,7 @@ class _Tally:
                 turns=self._turns,
                 tokens=self._tokens,
                 seconds=self._clock() - self._began,
-                mean_reward=self._reward / self._finished if self._finished else None,
+                mean_reward=self._reward / self._paid if self._paid else None,
                 mean_turns=self._finished_turns / self._finished if self._finished else None,
                 stops=dict(self._stops),
             )

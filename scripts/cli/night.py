@@ -89,13 +89,13 @@ def next_(run: Run) -> None:
     from fieldkit.files.journal import Journal
     from scripts.run.config import read_config
     from scripts.run.folder import open_run
-    from scripts.run.manifest import OtherProgram
+    from scripts.run.manifest import OtherProgram, read_manifest, sandbox_kind
     from scripts.run.next_phase import Phase
     from scripts.run.state import look as look_at
     from scripts.run.state import loop_said, raise_converged
 
     folder = open_run(run)
-    config = read_config(folder.config)
+    config = read_config(folder.config, sandbox_kind(read_manifest(folder) or {}))
     try:
         phase, _ = look_at(folder, config)
     except OtherProgram:

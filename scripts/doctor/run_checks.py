@@ -154,7 +154,7 @@ def _disk(ctx: Context) -> str:
     except BadInput:
         raise Unchecked("it needs the adapter") from None
     check_disk(ctx, adapter)
-    needed = disk_needed(ctx.config, adapter.path, len(ctx.heldout()))
+    needed = disk_needed(ctx, adapter)
     free = shutil.disk_usage(ctx.folder.path).free
     return f"{free / GIB:.1f} GiB free, the run needs about {needed / GIB:.1f}"
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fieldkit.errors import BadInput, FieldkitError
 from scripts.night.several import NightsFailed
 from scripts.run.folder import SWEEP_FILE, RunFolder
+from scripts.run.manifest import typed_to_play
 from scripts.run.reader import RunReader
 from scripts.words.quantities import counted, percent
 
@@ -135,6 +136,7 @@ def _passed(night: RunReader, steps: int) -> float:
     if (found := night.evaluations.get(step.adapter_sha)) is None:
         raise BadInput(
             f"{night.folder.path}: step {step.step} has no evaluation, so its arm cannot be"
-            f" compared; `grpo eval {night.folder.typed} --step {step.step}` plays it"
+            f" compared; `grpo eval {typed_to_play(night.folder.typed, night.manifest)} --step"
+            f" {step.step}` plays it"
         )
     return float(found["n_passed"] / found["n_trajectories"])

@@ -33,7 +33,7 @@ from scripts.phases.registry import HARDER, PHASES
 from scripts.run.config import UNPROTECTED, RunConfig, play_flags, read_config
 from scripts.run.folder import RunFolder
 from scripts.run.lock import LOCK_FD_VARIABLE, LOOP, run_lock
-from scripts.run.manifest import check_host, check_sandbox, free_changes, read_manifest
+from scripts.run.manifest import check_sandbox, free_changes, read_manifest
 from scripts.run.memory_account import USED, told
 from scripts.run.next_phase import FLAT, Phase, RunFiles, drive, phase_beside
 from scripts.run.plan import seconds_allotted
@@ -49,7 +49,7 @@ from scripts.run.state import (
 )
 from scripts.run.timings import LOOP_VARIABLE
 from scripts.run.until import FORECAST, deadline, held, seconds_until
-from scripts.run.verify import require_weights
+from scripts.run.verify import require_ours
 from scripts.track.trackers import require_trackers
 
 _READ_AGAIN_SECONDS = (2.0, 10.0, 60.0)
@@ -74,14 +74,14 @@ def run_loop(
 def _run_phases(folder: RunFolder, options: LoopOptions, display: Display, wish: Wish) -> None:
     config = with_options(read_config(folder.config, options.sandbox), options)
     check_sandbox(folder, config)
-    _require_ours(folder)
+    require_ours(folder)
     require_trackers(config)
     if options.on_converged is not None:
         require_reserve(folder, config)
-    both = Both(display, log_display(folder.log, "loop"))
-    wish.told = lambda text: note(both.tell, text)
     enrolled = Ledger(folder.ledger).enrolled(LOOP)
     with run_lock(folder.lock) as lock_fd, listening(wish), enrolled:
+        both = Both(display, log_display(folder.log, "loop"))
+        wish.told = lambda text: note(both.tell, text)
         loop = _Loop(folder, config, options, both, wish, lock_fd)
         loop.journal_start()
         if options.sandbox == "none":
@@ -100,14 +100,6 @@ def _run_phases(folder: RunFolder, options: LoopOptions, display: Display, wish:
                 loop.write_page()
             both.close()
         loop.end(left, trouble)
-
-
-def _require_ours(folder: RunFolder) -> None:
-    """Raise for a run that cannot go on here, before anything is written into its folder: a
-    committed run's files are tracked."""
-    if (manifest := read_manifest(folder)) is not None:
-        check_host(folder, manifest)
-    require_weights(folder)
 
 
 @dataclass(eq=False)

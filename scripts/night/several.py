@@ -165,12 +165,14 @@ def play_nights(
         except Exception as e:  # of a phase, or of the page of a night that is saved
             known = e if isinstance(e, ChildBug) else foreseen(e)
             failed[night.name] = known or ChildBug(f"{type(e).__name__}: {e}")
-            goes_on = not isinstance(e, NotOwner) and (well or _went_well(night, due.known))
+            is_elsewhere = isinstance(e, NotOwner)  # and may be over any time
+            whole = whole and not is_elsewhere
+            goes_on = not is_elsewhere and (well or _went_well(night, due.known))
             if goes_on or wish.finish:
                 say(f"{night.name} failed: {failed[night.name]}")
             well = False
     if failed:
-        raise NightsFailed(failed, go_on, whole and goes_on)
+        raise NightsFailed(failed, go_on, whole)
     return whole
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import shlex
 import shutil
 from collections.abc import Callable
-from pathlib import Path
 
 from fieldkit.errors import BadInput, Shortage
 from fieldkit.gate.memory import GIB
@@ -41,7 +40,6 @@ from scripts.prepare.start_adapter import (
     learned_another_template,
     missing_adapter,
 )
-from scripts.run.config import RunConfig
 from scripts.run.run_pool import require_reserve, reserve_file
 from scripts.run.template import chat_renderer, tool_form
 from scripts.track.trackers import require_trackers
@@ -290,8 +288,8 @@ def doubt(ctx: Context, adapter: AdapterInfo) -> str | None:
 
 
 def check_disk(ctx: Context, adapter: AdapterInfo) -> None:
-    """Raise `Shortage` if the run's disk cannot hold the planned steps."""
-    needed = disk_needed(ctx.config, adapter.path, len(ctx.heldout()))
+    """Raise `Shortage` if the run's disk cannot hold the steps that are left."""
+    needed = disk_needed(ctx, adapter)
     free = shutil.disk_usage(ctx.folder.path).free
     if free < needed:
         raise Shortage(
@@ -300,16 +298,18 @@ def check_disk(ctx: Context, adapter: AdapterInfo) -> None:
         )
 
 
-def disk_needed(config: RunConfig, adapter: Path, heldout: int) -> int:
-    """An upper estimate of the bytes that a run writes, plus the margin. heldout: the tasks that an
-    arm plays."""
-    steps = 100 if config.run.steps == "auto" else config.run.steps
-    rollout, every = config.rollout, config.run.eval_every
+def disk_needed(ctx: Context, adapter: AdapterInfo) -> int:
+    """An upper estimate of the bytes that the run will still write, plus the margin."""
+    config, rollout = ctx.config, ctx.config.rollout
+    night, _ = ctx.night()
+    planned = 100 if night.steps == "auto" else night.steps
+    steps = max(1, planned + 1 - max(1, ctx.folder.finished_steps()))  # the first is step 0
+    every = night.eval_every
     a_step = (rollout.tasks_per_step + rollout.resample) * rollout.group_size
     # Before and after, both yardsticks, the base, and those on the way.
     arms = 5 + (steps // every if every else 0)
-    an_arm = heldout * config.eval.samples + config.eval.tasks_at_training_temperature
+    an_arm = len(ctx.heldout()) * config.eval.samples + config.eval.tasks_at_training_temperature
     trajectories = steps * a_step + arms * an_arm
-    adapters = steps * _ADAPTER_COPIES * weight_bytes(adapter, _TRAINED_BYTES)
+    adapters = steps * _ADAPTER_COPIES * weight_bytes(adapter.path, _TRAINED_BYTES)
     written = trajectories * _BYTES_A_TOKEN * rollout.max_model_len
     return adapters + written + DISK_MARGIN_BYTES

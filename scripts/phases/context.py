@@ -6,6 +6,7 @@ Each process makes one. It finds files and reads tasks; the phases use them.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
@@ -22,11 +23,19 @@ from scripts.base.events import Tell, alarm, note
 from scripts.base.signals import Wish
 from scripts.prepare.hub import download_beside, hub_copy, hub_model, is_whole, may_be_hub_id
 from scripts.prepare.model import DEFAULT_MODEL, PACKAGED, require_cache
-from scripts.run.config import UNPROTECTED, DataSettings, EvalSettings, RunConfig
+from scripts.run.config import (
+    UNPROTECTED,
+    DataSettings,
+    EvalSettings,
+    NightSettings,
+    RunConfig,
+)
 from scripts.run.folder import RunFolder
 from scripts.run.manifest import check_environments, check_sandbox, read_manifest
 from scripts.run.run_pool import grown_files, pool_tasks
-from scripts.run.timings import Stopwatch
+from scripts.run.state import as_told
+from scripts.run.timings import LOOP_VARIABLE, Stopwatch
+from scripts.run.verify import require_base
 
 if TYPE_CHECKING:
     from rollout.engine.engine_settings import EngineSettings
@@ -164,10 +173,18 @@ class Context:
             "without a final set"
         )
 
+    def night(self) -> tuple[NightSettings, float | None]:
+        """[run] with the limits that the loop of this phase was started with, and its deadline in
+        Unix seconds. The limits of an earlier loop are none of a phase that was typed."""
+        loop = os.environ.get(LOOP_VARIABLE)
+        entries = self.journal.read() if loop else ()
+        return as_told(self.config.run, entries, int(loop) if loop else None)
+
     def about_to_play(self) -> None:
-        """Raise `BadInput` if the run was started with another kind of sandbox, or with other code
-        of an environment; tell an alarm if there is no sandbox."""
+        """Raise `BadInput` if the run was started with another kind of sandbox, another base model,
+        or other code of an environment; tell an alarm if there is no sandbox."""
         check_sandbox(self.folder, self.config)
+        require_base(self.folder, self.model_dir)
         check_environments(self.folder, self.config)
         if self.config.sandbox.kind == "none":
             alarm(self.tell, UNPROTECTED)

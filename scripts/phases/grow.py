@@ -40,7 +40,7 @@ def grow(ctx: Context) -> Done:
     reader = RunReader(ctx.folder)
     if not pool_now(reader, ctx.config).converged:
         return Done("the pool still teaches: no task was added")
-    harder = HARDER in ctx.flags or ctx.config.run.on_converged == HARDER
+    harder = HARDER in ctx.flags or ctx.night()[0].on_converged == HARDER
     offered = candidates(reader, ctx.config, harder=harder)
     _tell_unsound(ctx)
     if not offered:

@@ -26,6 +26,7 @@ from scripts.base.events import Tell, table
 from scripts.phases.context import Context
 from scripts.phases.make_player import player, renderer, serve, show
 from scripts.phases.run_phase import entered
+from scripts.run.manifest import check_host, read_manifest
 from scripts.words.table import Table
 from scripts.words.text import as_text
 
@@ -35,6 +36,8 @@ PREFLIGHT_SCHEMA = 1
 def preflight_newest(run: str, tell: Tell, sandbox: SandboxKind) -> Preflight:
     """Play the preflight of RUN, show it, and return its figures. Raises what playing raises."""
     with entered(run, tell, sandbox) as ctx:
+        if (manifest := read_manifest(ctx.folder)) is not None:
+            check_host(ctx.folder, manifest)
         done = ctx.folder.finished_steps()
         adapter = ctx.folder.adapter(done - 1) if done else ctx.start_adapter
         report = play_preflight(ctx, adapter, max(0, done - 1))

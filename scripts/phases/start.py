@@ -6,7 +6,6 @@ the reference of the KL; its step.json is written last. Nothing here trains.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -51,9 +50,8 @@ from scripts.run.manifest import (
     read_manifest,
 )
 from scripts.run.memory_account import FORECAST
-from scripts.run.state import as_told
 from scripts.run.template import untold_tools
-from scripts.run.timings import LOOP_VARIABLE, StepTimings, write_timings
+from scripts.run.timings import StepTimings, write_timings
 from scripts.words.quantities import counted
 
 
@@ -127,11 +125,8 @@ def _foresight(ctx: Context, preflight_seconds: float) -> Callable[[int], Foresi
 
 
 def _minutes(ctx: Context) -> float | None:
-    """How long the night may take; None where it has a number of steps and no deadline. The limits
-    of an earlier loop are none of a start that was typed."""
-    loop = os.environ.get(LOOP_VARIABLE)
-    entries = ctx.journal.read() if loop else ()
-    night, until = as_told(ctx.config.run, entries, int(loop) if loop else None)
+    """How long the night may take; None where it has a number of steps and no deadline."""
+    night, until = ctx.night()
     if until is not None:
         return (until - ctx.watch.began) / 60
     return night.minutes if night.steps == "auto" else None

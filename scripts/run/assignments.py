@@ -23,6 +23,7 @@ from scripts.run.folder import RunFolder
 from scripts.run.keys import all_keys, as_listed
 from scripts.run.lock import run_lock
 from scripts.run.manifest import read_manifest, refuse_change
+from scripts.run.verify import require_ours
 
 _SECTION = re.compile(r"\s*\[([^\[\]]+)\]\s*(?:#.*)?")
 _VALUE = r"""(?:"[^"]*"|'[^']*'|[^#"'])*?"""
@@ -142,6 +143,7 @@ def assign(folder: RunFolder, assignments: Sequence[str]) -> None:
             changed = assigned(text, values, str(folder.config))
         except tomllib.TOMLDecodeError as e:
             raise BadInput(f"{folder.config}: not valid TOML ({e})") from None
+        require_ours(folder)
         manifest = read_manifest(folder)
         if manifest is not None and folder.finished_steps() > 1:
             config = config_of(tomllib.loads(changed), str(folder.config))

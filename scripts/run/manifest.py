@@ -22,6 +22,7 @@ from fieldkit.settings import Change
 from fieldkit.training.adapter import AdapterInfo, other_base
 from rollout.envs.configured import environment_hashes
 from rollout.envs.env_settings import EnvSettings
+from rollout.sandbox.command import SandboxKind
 from scripts.base.checkout import ROOT, from_checkout, in_checkout
 from scripts.run.config import AUTO, RunConfig, flat, play_flags
 from scripts.run.folder import RunFolder
@@ -219,9 +220,9 @@ def program_version(manifest: Mapping[str, Any]) -> str | None:
     return found
 
 
-def sandbox_kind(manifest: Mapping[str, Any]) -> str:
+def sandbox_kind(manifest: Mapping[str, Any]) -> SandboxKind:
     """The kind of sandbox that a run is played in; "none" is none."""
-    return str(manifest.get("sandbox", "bwrap"))
+    return "none" if manifest.get("sandbox") == "none" else "bwrap"
 
 
 def overlap_of(manifest: Mapping[str, Any] | None) -> int:
@@ -382,11 +383,15 @@ def task_hash(task: Task) -> str:
     return sha256_text(encode(task))[:16]
 
 
-def model_hashes(model_dir: Path) -> dict[str, str]:
-    """SHA-256 of the files that make the model what it is."""
+def model_files(model_dir: Path) -> list[Path]:
+    """The files that make the model what it is."""
     wanted = ("*.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", "*.jinja")
-    files = sorted({p for pattern in wanted for p in model_dir.glob(pattern)})
-    return {p.name: sha256_file(p) for p in files}
+    return sorted({p for pattern in wanted for p in model_dir.glob(pattern)})
+
+
+def model_hashes(model_dir: Path) -> dict[str, str]:
+    """Their SHA-256, by name."""
+    return {p.name: sha256_file(p) for p in model_files(model_dir)}
 
 
 def model_identity(manifest: Mapping[str, Any]) -> str:

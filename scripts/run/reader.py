@@ -18,7 +18,7 @@ from fieldkit.codec import bundle_groups, decode, encode
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json, sha256_file, write_text
 from fieldkit.records import Draw, StepSummary
-from reward.group_signal import draw_of
+from reward.group_signal import draw_of, is_paid
 from reward.pool_history import draws_of
 from reward.solve_rate import DrawSums
 from rollout.arm import BASE_ADAPTER, SUMMARY, key_of
@@ -257,8 +257,8 @@ class RunReader:
         draws, rewards = [], []
         for group in bundle_groups(self.folder.bundle(n)):
             draws.append(draw_of(group))
-            rewards += [t.reward for t in group.trajectories]
-        return UnderWay(n, tuple(draws), statistics.fmean(rewards) if rewards else None)
+            rewards += [t.reward for t in group.trajectories if is_paid(t)]
+        return UnderWay(n, tuple(draws), statistics.fmean(rewards or (0.0,)) if draws else None)
 
     def draws_before(self, step: int) -> DrawSums:
         """What the steps before `step` drew. Of them all but one are finished at least, and that

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from fieldkit.errors import BadInput
 from fieldkit.files.journal import Entry
@@ -45,13 +46,16 @@ def deadline(text: str, now: float, journal: Sequence[Entry]) -> float:
 
     The next such time; but the one that has just gone by, where the night had it as its end, took
     steps and is not done: the command that goes on after a stop is typed when somebody sees that it
-    stopped, and must not add a day to the night.
+    stopped, once or several times, and must not add a day to the night.
     """
     at = next_time(text, now)
-    begun = max((i for i, e in enumerate(journal) if e.event == "loop_start"), default=None)
-    if begun is None:
+    loops = [i for i, e in enumerate(journal) if e.event == "loop_start"]
+    if not loops:
         return at
-    before, since = journal[begun].data.get("limits", {}).get("until"), journal[begun:]
+    ends = [journal[i].data.get("limits", {}).get("until") for i in loops]
+    before = ends[-1]
+    of_the_night = len(list(takewhile(lambda end: end == before, reversed(ends))))
+    since = journal[loops[-of_the_night] :]
     steps = {Phase.ROLLOUT.value, Phase.TRAIN.value}
     has_begun = any(e.event == "phase_start" and e.data.get("phase") in steps for e in since)
     is_over = since[-1].data.get("next") in (Phase.DONE.value, Phase.CONVERGED.value)

@@ -4,8 +4,10 @@ A disk error, a manual edit or an incomplete copy can change a file. A changed f
 changed/ in the run folder, where a person can inspect it, and the loop makes it again. step.json
 and train.json hold the hashes of a step's result; the journal holds those of the current bundle and
 of evaluation transcripts. The bundle of a finished step is checked only if its step must be trained
-again. A loop hashes an evaluation once, and again where its size or time has changed, and it reads
-each line of the journal once; a phase that was typed looks at everything.
+again. A loop hashes an evaluation and the base model once, and again where size or time changed,
+and it reads each line of the journal once; a phase that was typed looks at everything.
+
+The base model and the starting adapter cannot be made again: where one changed the run stops.
 
 Two phases that run beside each other look in turn, under checked.lock. What the other one is
 writing is not there, or whole: bundles, adapters and markers appear by rename, a marker after the
@@ -24,13 +26,20 @@ from typing import Any
 
 from fieldkit.codec import bundle_groups, decode, encode
 from fieldkit.errors import BadInput, Unavailable
-from fieldkit.files.atomic import fsync_dir, locked, read_json, sha256_text, write_text
+from fieldkit.files.atomic import (
+    fsync_dir,
+    locked,
+    read_json,
+    sha256_file,
+    sha256_text,
+    write_text,
+)
 from fieldkit.files.journal import Entry, Journal, Mark
 from fieldkit.files.sharded import sha256_records, shards_of, stored
 from fieldkit.training.adapter import adapter_sha
 from scripts.base.events import Tell, note
 from scripts.run.folder import RunFolder
-from scripts.run.manifest import overlap_of, read_manifest
+from scripts.run.manifest import check_host, model_files, overlap_of, read_manifest
 from scripts.run.next_phase import sampled_from
 from scripts.run.timings import this_loop
 from trainer.checkpoint import MARKER_FILE, state_sha
@@ -79,8 +88,16 @@ def _put_aside_all(folder: RunFolder, tell: Tell) -> None:
         note(
             tell,
             f"{folder.relative(change.what)} is {change.why}: put aside in {folder.changed}, and "
-            "made again",
+            + ("left out" if change.what.is_relative_to(folder.training_evals) else "made again"),
         )
+
+
+def require_ours(folder: RunFolder) -> None:
+    """Raise for a run that cannot go on here, before anything is written into its folder: a
+    committed run's files are tracked."""
+    if (manifest := read_manifest(folder)) is not None:
+        check_host(folder, manifest)
+    require_weights(folder)
 
 
 def require_weights(folder: RunFolder) -> None:
@@ -109,6 +126,33 @@ def _require_start(folder: RunFolder) -> None:
             f"{_short(said)}: it was changed afterwards. Copy the adapter that run.toml names "
             f"there again, or begin another run with `grpo new`"
         )
+
+
+def require_base(folder: RunFolder, find: Callable[[], Path]) -> None:
+    """Raise `BadInput` where the model is not the one that the run began with, to the byte: its
+    folder may be written over, and a hub's copy may be gone and a newer one in its place. find:
+    finds its folder; not asked where the run has not begun, or its model is behind an endpoint."""
+    manifest = read_manifest(folder)
+    then = manifest["model"]["files"] if manifest else {}
+    if manifest is None or "config.json" not in then:
+        return
+    model_dir, own = find(), manifest["config"]["model"].get("chat_template")
+    with locked(folder.checked.with_suffix(".lock")):
+        known = _stored_known(folder, folder.finished_steps())
+        for name in sorted({*then, *(file.name for file in model_files(model_dir))} - {own}):
+            path = model_dir / name
+            now = _size_and_time(path) if path.is_file() else ""
+            if now and known.seen.get(str(path)) == now:
+                continue
+            if _hash(sha256_file, path) != then.get(name):
+                raise BadInput(
+                    f"{path}: not as it was in the base model that run {folder.name} began with"
+                    f" ({manifest['model']['dir']}), so its adapters belong to another one and its"
+                    " evaluations could not be compared. Put the file back, or start another run"
+                    " with `grpo new`"
+                )
+            known.seen[str(path)] = now
+        _keep_known(folder, known)
 
 
 def _step(
@@ -164,8 +208,8 @@ def _said(folder: RunFolder, n: int) -> dict[str, Any]:
 @dataclass(frozen=True)
 class _Known:
     """What one loop has seen. hashes: as journalled up to `mark`, by path in the run folder, of the
-    evaluations and of the newest steps. seen: evaluations that had their hash, with the size and
-    time that their files had then. steps: how many were finished."""
+    evaluations and of the newest steps. seen: evaluations, and files of the base model, that had
+    their hash, with the size and time that they had then. steps: how many were finished."""
 
     loop: str = ""
     steps: int = 0

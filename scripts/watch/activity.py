@@ -69,8 +69,10 @@ def activity(
         return Activity(State.WORKING, phase, first.time, first.pid, beside=beside)
     for e in reversed(of_the_night(entries)):
         phase = str(e.data.get("phase", ""))
-        if e.event == "phase_start":
+        if e.event == "phase_start" and loop is None:
             return Activity(State.STOPPED, phase, e.time, why=f"the {phase} phase was killed")
+        if e.event == "phase_start":  # the loop does it again
+            return Activity(between, phase, e.time)
         if e.event == "phase_end":
             if e.data.get("exit") == 0 or loop is not None:  # a loop does some failed ones again
                 return Activity(between, phase, e.time)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from fieldkit.files.journal import Journal
 from scripts.base.checkout import ROOT
 from tests.scripts.cli.in_process import grpo
+from tests.scripts.run.exhausted import exhausted_night
 
 
 @pytest.mark.parametrize(
@@ -46,3 +48,14 @@ def test_the_next_phase_of_a_finished_run_is_done_also_where_another_version_pla
     assert ended.code == 2
     assert "the run was begun with grpo-loop 0.2.0" in ended.error
     assert "stopped-again` play it again" in ended.error
+
+
+def test_where_a_run_has_no_sandbox_the_command_that_grows_its_pool_says_so_too(
+    tmp_path: Path,
+) -> None:
+    night = exhausted_night(tmp_path).folder
+    manifest = json.loads(night.manifest.read_text())
+    night.manifest.write_text(json.dumps({**manifest, "sandbox": "none"}))
+    ended = grpo("next", night.path)
+    assert ended.code == 3
+    assert f"`grpo run {night.typed} --sandbox none`" in ended.error

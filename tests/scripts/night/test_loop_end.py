@@ -111,6 +111,13 @@ def test_stop_ends_what_a_killed_engine_left_and_says_so(night: RunFolder) -> No
     assert stop_idle_engine(night, config, lambda line: None) == "run night: no engine"
 
 
+def test_a_loop_that_is_turned_away_leaves_no_log_of_its_own(night: RunFolder) -> None:
+    """`grpo watch` shows the last line of the newest one."""
+    with run_lock(night.lock):
+        assert grpo_run(night).returncode == NotOwner.exit_code
+    assert list(night.log.glob("loop-*.log")) == []
+
+
 def test_stop_on_another_host_leaves_the_engine_in_the_ledger(night: RunFolder) -> None:
     start(night.path, name=ENGINE)
     manifest = read_json(night.manifest)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -244,6 +245,20 @@ def test_a_night_that_always_fails_at_once_takes_its_turn_after_the_others(
         failing.play()
     assert failing.begun == ["one", "three", "two"]
     assert [said for said in failing.said if "night 2" in said] == ["night 2 of 3: two"]
+    assert told.value.whole
+
+
+def test_where_the_others_are_over_one_that_always_fails_at_once_leaves_none_out(
+    tmp_path: Path, failing: Failing
+) -> None:
+    """So a sweep that halves goes on without it."""
+    over = set_steps(make_night(tmp_path, n_steps=8), 8)
+    ended(failing.nights[2], at=time.time(), error=2)
+    failing.nights[:2] = [over]
+    failing.ends = {"three": BadInput("the gradient's norm is nan")}
+    with pytest.raises(NightsFailed, match="three failed") as told:
+        failing.play()
+    assert failing.begun == ["three"]
     assert told.value.whole
 
 

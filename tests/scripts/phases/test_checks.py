@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import time
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 from fieldkit.errors import BadInput
+from fieldkit.gate.memory import GIB
+from fieldkit.training.adapter import read_adapter, weight_bytes
 from rollout.engine.engine_settings import EngineSettings
 from rollout.envs.env_settings import EnvSettings
 from scripts.base import checkout
@@ -25,7 +28,7 @@ from scripts.phases.checks import (
 from scripts.phases.context import Context
 from scripts.run.config import DataSettings, ModelSettings, RunConfig, read_config
 from scripts.run.folder import RunFolder
-from scripts.run.timings import Stopwatch
+from scripts.run.timings import LOOP_VARIABLE, Stopwatch
 from tests.scripts.cli.in_process import grpo
 from tests.tiny_model import make_adapter, make_tiny_model
 from tests.tiny_policy import write_tasks
@@ -40,17 +43,40 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_the_disk_has_to_hold_spare_tasks_long_episodes_and_evaluations(data: Path) -> None:
-    adapter = make_adapter(data / "adapter", make_tiny_model(data / "model"))
+    adapter = read_adapter(make_adapter(data / "adapter", make_tiny_model(data / "model")))
+    ctx = context(data)
 
-    def needed(heldout: int = 0, **rollout: Any) -> int:
+    def needed(heldout: int = 3, **rollout: Any) -> int:
         settings = replace(RunConfig().rollout, tasks_per_step=4, group_size=4, **rollout)
         run = replace(RunConfig().run, steps=10, eval_every=5)
-        return disk_needed(replace(RunConfig(), run=run, rollout=settings), adapter, heldout)
+        evaluation = replace(RunConfig().eval, tasks=0, tasks_at_training_temperature=1)
+        ctx.config = replace(ctx.config, run=run, rollout=settings, eval=evaluation)
+        write_tasks(data / "heldout.jsonl", heldout, "held")
+        return disk_needed(ctx, adapter)
 
     plain = needed(max_model_len=1000)
     assert needed(max_model_len=1000, resample=4) - plain == 10 * 4 * 4 * 50 * 1000
-    assert needed(max_model_len=1000, heldout=100) - plain == 7 * 100 * 50 * 1000
+    assert needed(max_model_len=1000, heldout=103) - plain == 7 * 100 * 50 * 1000
     assert needed(max_model_len=8000) > plain + 10 * 16 * 50 * 7000
+    for done in range(7):  # steps 0 to 6
+        ctx.folder.step(done).mkdir(parents=True)
+        ctx.folder.summary(done).touch()
+    a_step, an_arm = 16 * 50 * 1000 + 4 * weight_bytes(adapter.path, 4), (3 + 1) * 50 * 1000
+    assert plain - needed(max_model_len=1000) == 6 * a_step + 2 * an_arm
+
+
+def test_the_disk_has_to_hold_the_steps_that_were_typed(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter = read_adapter(make_adapter(data / "adapter", make_tiny_model(data / "model")))
+    ctx = context(data)
+    ctx.config = replace(ctx.config, run=replace(ctx.config.run, steps=1000))
+    as_set = disk_needed(ctx, adapter)
+    ctx.folder.path.mkdir()
+    ctx.journal.append("loop_start", limits={"steps": 3})
+    assert disk_needed(ctx, adapter) == as_set, "a phase that is typed is of no loop"
+    monkeypatch.setenv(LOOP_VARIABLE, str(os.getpid()))
+    assert disk_needed(ctx, adapter) - GIB < (as_set - GIB) / 20
 
 
 def context(data: Path, pool: str = "", final: str = DataSettings().final) -> Context:

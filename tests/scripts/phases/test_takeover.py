@@ -37,8 +37,8 @@ def test_a_copy_on_the_host_that_played_it_stays_as_it_is_too(tmp_path: Path) ->
     """A second clone on one machine: nothing has to be taken over, and nothing can go on."""
     folder = make_night(tmp_path, n_steps=2).folder
     before = {p: p.read_bytes() for p in folder.path.rglob("*") if p.is_file()}
-    for command in ("run", "eval", "rollout"):
-        ended = grpo(command, folder.path)
+    for words in (("run",), ("run", "--set", "run.steps=9"), ("eval",), ("rollout",)):
+        ended = grpo(*words, folder.path)
         assert ended.code == 2
         assert "step-000/adapter: not in this copy" in ended.error
     # Whoever puts back the adapter that it started from is not led further astray.
@@ -53,9 +53,12 @@ def test_a_copy_on_the_host_that_played_it_stays_as_it_is_too(tmp_path: Path) ->
 def test_a_copy_of_another_host_is_refused_before_its_journal_is_written(
     elsewhere: RunFolder,
 ) -> None:
-    ended = grpo("run", elsewhere.path)
-    assert (ended.code, "belongs to host elsewhere" in ended.error) == (6, True)
+    settings = elsewhere.config.read_bytes()
+    for words in (("run",), ("run", "--set", "run.steps=9"), ("preflight",)):
+        ended = grpo(*words, elsewhere.path)
+        assert (ended.code, "belongs to host elsewhere" in ended.error) == (6, True)
     assert not elsewhere.journal.exists()
+    assert elsewhere.config.read_bytes() == settings
 
 
 def test_with_its_weights_it_becomes_this_hosts(elsewhere: RunFolder) -> None:

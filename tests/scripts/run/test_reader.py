@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from fieldkit.codec import encode
+from fieldkit.codec import encode, encode_group
+from fieldkit.eval.grade import RewardPart
 from fieldkit.records import StepSummary
+from reward.totals import totals
 from scripts.run.folder import RunFolder
 from scripts.run.reader import RunReader, Sums
 from scripts.run.timings import Segment, eval_segment, read_timings, write_timings
-from tests.scripts.made_night import Night, make_night, summary
+from tests.scripts.made_night import Night, group, make_night, summary
 
 STEPS = 6
 
@@ -171,3 +173,16 @@ def test_one_evaluation_is_looked_up_by_its_folder(
     assert found["sha-0"]["arm"] == "warm start"
     assert set(found) == {"do-nothing", "oracle", "base", "sha-0", f"sha-{STEPS}"}
     assert len(found) == 5
+
+
+def test_a_bundle_that_waits_has_the_mean_reward_that_its_step_will_have(night: Night) -> None:
+    n = STEPS + 1
+    paid, unpaid = group(n, "p000").trajectories
+    none_applies = (RewardPart("short", None, 1.0),)
+    unpaid = replace(unpaid, grade=replace(unpaid.grade, rewards=none_applies))
+    night.folder.step(n).mkdir()
+    waiting = replace(group(n, "p000"), trajectories=(paid, unpaid))
+    night.folder.bundle(n).write_text(encode_group(waiting) + "\n")
+    found = RunReader(night.folder).under_way
+    assert found is not None
+    assert found.mean_reward == paid.reward == totals((paid, unpaid)).mean_reward

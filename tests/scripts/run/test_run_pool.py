@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from dataclasses import replace
@@ -26,6 +27,7 @@ from scripts.run.next_phase import Phase
 from scripts.run.reader import RunReader
 from scripts.run.run_pool import (
     by_likeness,
+    candidates,
     grown_files,
     joined_tasks,
     last_growth,
@@ -36,7 +38,7 @@ from scripts.run.run_pool import (
     reserve_file,
 )
 from scripts.run.state import as_told, look, raise_converged
-from scripts.run.timings import Stopwatch
+from scripts.run.timings import LOOP_VARIABLE, Stopwatch
 from tests.scale.probes import Silent
 from tests.scripts.made_night import Night, tasks, write_tasks
 from tests.scripts.run.exhausted import LONG, exhausted_night
@@ -266,6 +268,26 @@ def test_the_loop_says_to_the_phase_what_was_typed(night: Night) -> None:
     stops = replace(night.config.run, on_converged="stop")
     told, _ = as_told(stops, loop.journal.read())
     assert told.on_converged == "harder"
+
+
+@pytest.mark.parametrize(("typed", "harder"), [("grow", False), ("harder", True)])
+def test_what_the_loop_was_told_counts_in_its_phase(
+    night: Night, monkeypatch: pytest.MonkeyPatch, typed: str, harder: bool
+) -> None:
+    asked: list[bool] = []
+
+    def noted(reader: RunReader, config: RunConfig, *, harder: bool) -> tuple[Task, ...]:
+        asked.append(harder)
+        return candidates(reader, config, harder=harder)
+
+    monkeypatch.setattr("scripts.phases.grow.candidates", noted)
+    ctx = context(night)
+    written = replace(GROW, on_converged="grow" if harder else "harder")
+    ctx.config = replace(ctx.config, run=written)
+    ctx.journal.append("loop_start", limits={"on_converged": typed})
+    monkeypatch.setenv(LOOP_VARIABLE, str(os.getpid()))
+    assert "joined the pool" in phase(ctx).text
+    assert asked == [harder]
 
 
 # --- harder ---------------------------------------------------------------------------------------

@@ -32,7 +32,13 @@ def test_a_night_that_was_stopped_and_goes_on_after_its_time_gets_no_day_more() 
     assert deadline("07:00", at(7, 5, 11), [started, played, stopped]) == at(7, 0, 11)
     assert deadline("07:00", at(7, 5, 11), [started, played]) == at(7, 0, 11), "it was killed"
     assert deadline("07:00", at(2, 0, 11), [started, played]) == at(7, 0, 11), "it is to come"
+    again = entry(at(7, 5, 11), "loop_start", limits={"until": at(7, 0, 11)})
+    judged = entry(at(7, 6, 11), "phase_start", phase="eval")
+    twice = [started, played, stopped, again, judged]
+    assert deadline("07:00", at(7, 10, 11), twice) == at(7, 0, 11), "stopped in the evaluation too"
     tomorrow = at(7, 0, 12)
+    earlier = entry(at(22, 0, 9), "loop_start", limits={"until": at(7, 0, 10)})
+    assert deadline("07:00", at(7, 10, 11), [earlier, played, again, judged]) == tomorrow
     assert deadline("07:00", at(7, 5, 11), []) == tomorrow
     assert deadline("07:00", at(7, 5, 11), [started, stopped]) == tomorrow, "it took no step"
     night = [started, played, stopped]

@@ -18,18 +18,23 @@ from typing import Any
 import pytest
 
 from fieldkit.errors import BadInput, Unavailable
+from fieldkit.files.atomic import sha256_file
 from fieldkit.files.journal import Journal
 from fieldkit.files.sharded import read_records, sha256_records, shards_of, write_records
 from fieldkit.training.adapter import adapter_sha
 from rollout.engine.serve import stop_engine
 from scripts.base.events import Event
+from scripts.base.signals import Wish
+from scripts.phases.context import Context, Done
+from scripts.phases.rollout import rollout
+from scripts.phases.train import train
 from scripts.run import verify
 from scripts.run.config import read_config
 from scripts.run.folder import RunFolder
 from scripts.run.next_phase import Phase
 from scripts.run.state import look
-from scripts.run.timings import LOOP_VARIABLE
-from scripts.run.verify import put_aside_changes
+from scripts.run.timings import LOOP_VARIABLE, Stopwatch
+from scripts.run.verify import put_aside_changes, require_base
 from tests.chaos.night import GRPO_RUN, SITE, alive, require_readable, step_shas
 from tests.tiny_policy import write_run
 
@@ -314,3 +319,71 @@ def test_what_a_loop_has_seen_is_looked_at_again_where_that_is_not_known(
     change(night, monkeypatch)
     assert look_over(night) == []
     assert len(hashed) == 2 * n
+
+
+# --- the base model -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def base(night: RunFolder, tmp_path: Path) -> Path:
+    """A copy of the model that the night began with."""
+    began = json.loads(night.manifest.read_text())["model"]["dir"]
+    return Path(shutil.copytree(began, tmp_path / "base"))
+
+
+def add_a_template(base: Path) -> None:
+    (base / "chat_template.jinja").write_text("{{ messages }}")
+
+
+def change_a_weight(base: Path) -> None:
+    flip(base / "model.safetensors")
+
+
+def lose_the_tokenizer(base: Path) -> None:
+    (base / "tokenizer.json").unlink()
+
+
+@pytest.mark.parametrize("change", [add_a_template, change_a_weight, lose_the_tokenizer])
+@pytest.mark.parametrize("phase", [rollout, train])
+def test_a_night_goes_on_with_no_other_base_model_than_it_began_with(
+    night: RunFolder,
+    base: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    phase: Callable[[Context], Done],
+    change: Callable[[Path], None],
+) -> None:
+    monkeypatch.setattr(Context, "model_dir", lambda ctx: base)
+    if phase is rollout:
+        night.bundle(2).unlink()
+    require_base(night, lambda: base)
+    change(base)
+    ctx = Context(night, read_config(night.config), lambda event: None, Wish(), Stopwatch(0.0))
+    with pytest.raises(BadInput, match=r"base/.*: not as it was in the base model that run night"):
+        phase(ctx)
+    assert not night.step(2).joinpath("train.json").exists()
+
+
+def test_a_loop_hashes_the_base_model_once(
+    night: RunFolder, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LOOP_VARIABLE, "7")
+    read: list[str] = []
+
+    def noted(path: Path) -> str:
+        read.append(path.name)
+        return sha256_file(path)
+
+    monkeypatch.setattr(verify, "sha256_file", noted)
+    require_base(night, lambda: base)
+    assert "model.safetensors" in read
+    del read[:]
+    assert look_over(night) == []
+    require_base(night, lambda: base)
+    assert read == []
+    change_a_weight(base)
+    with pytest.raises(BadInput, match=r"model\.safetensors"):
+        require_base(night, lambda: base)
+    monkeypatch.delenv(LOOP_VARIABLE)  # a phase that is typed
+    change_a_weight(base)
+    require_base(night, lambda: base)
+    assert len(read) > 2

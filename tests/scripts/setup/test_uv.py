@@ -70,8 +70,8 @@ def test_uv_trusts_what_the_system_trusts(checkout: Path) -> None:
 
 def test_a_proxy_that_pip_was_told_and_its_certificates_are_uvs_too(checkout: Path) -> None:
     proxy, bundle = "http://proxy.example:3128", "/etc/proxy.pem"
-    conf = f"[global]\nproxy = {proxy}\ncert = {bundle}\ntrusted-host =\n    a.example\n    b.example\n"
-    uv = told(checkout, conf)
+    conf = f"[global]\nproxy = {proxy}\ncert = {bundle}\n"
+    uv = told(checkout, f"{conf}trusted-host =\n    a.example\n    b.example\n")
     assert (uv["HTTP_PROXY"], uv["HTTPS_PROXY"]) == (proxy, proxy)
     assert uv["SSL_CERT_FILE"] == bundle
     assert uv["UV_INSECURE_HOST"] == "a.example b.example"

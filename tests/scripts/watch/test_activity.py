@@ -36,6 +36,8 @@ def test_a_phase_that_began_and_is_gone_was_killed() -> None:
     now = what(entry("phase_start", phase="train"), loop=None, alive=False)
     assert now.state is State.STOPPED
     assert now.why == "the train phase was killed"
+    begun = entry("phase_start", phase="train")
+    assert what(begun, loop=LOOP, alive=False).state is State.BETWEEN, "its loop does it again"
 
 
 def test_a_loop_that_lives_after_a_failed_phase_is_about_to_do_it_again() -> None:
