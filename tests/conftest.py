@@ -3,8 +3,9 @@
 The code under test starts the server, with the settings of a run, when a test first asks for it.
 Whatever a test does to the server (a swap, a SIGKILL), the next test restores the state that it
 needs by the same call, so the order of tests does not matter. With xdist (`make test`), all tests
-of one file, and all tests of the real server, run on one worker; the first worker that asks makes a
-session fixture; and a test marked `alone` runs while the other workers wait.
+of one file, all tests of the real server, and all that import TRL, run on one worker; the first
+worker that asks makes a session fixture; and a test marked `alone` runs while the other workers
+wait. What takes long begins first, so that no worker has it left when the others are done.
 """
 
 from __future__ import annotations
@@ -65,11 +66,14 @@ def pytest_configure() -> None:
 # --- scheduling -----------------------------------------------------------------------------------
 
 _GROUPS = "groups.json"
+_ORDER = ("engine", "timeout", "trl", "", "alone")
+"""Marks, by when their tests begin: of those with a limit of time of their own, which take longest,
+the files; "" stands for all others."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sort tests of the real server first and tests marked `alone` last; write each test's group.
+    """Sort the tests into `_ORDER`; write each test's group.
 
     xdist's own groups (`--dist loadgroup`) add a suffix to a test's id, which this version of
     pytest rejects; so a worker writes the groups to a file that the controller reads.
@@ -77,15 +81,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     shared = _shared_folder(config)
     if shared is None:
         return
-    order = {"engine": 0, "alone": 2}
-    items.sort(key=lambda item: order.get(_group(item), 1))
+    items.sort(key=lambda item: _ORDER.index(_place(item)))
     write_json(shared / _GROUPS, {item.nodeid: _group(item) for item in items})
 
 
 def _group(item: pytest.Item) -> str:
     """The tests of one group run on one worker: a file's tests, or all with one of the marks."""
-    marked = (name for name in ("alone", "engine") if item.get_closest_marker(name))
+    marked = (name for name in ("alone", "engine", "trl") if item.get_closest_marker(name))
     return next(marked, item.nodeid.partition("::")[0])
+
+
+def _place(item: pytest.Item) -> str:
+    group = _group(item)
+    if group in _ORDER:
+        return group
+    return "timeout" if item.get_closest_marker("timeout") else ""
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -41,7 +41,7 @@ from rollout.engine.replica import Replica
 from rollout.engine.target import Served, Target
 from rollout.engine.vllm_server import API_KEY_VARIABLE, BASE_NAME, LoraShape
 
-_READY_POLL_SECONDS = 0.5  # between two polls; the server's death ends the wait at once
+_READY_POLL_SECONDS = 0.2  # between two polls; the server's death ends the wait at once
 _READY_ANSWER_SECONDS = 10.0  # for each of a poll's two requests
 _LONGEST_LOOK_SECONDS = 30.0  # for a poll and the pause after it; more was a standstill
 _PROGRESS_SECONDS = 15.0

@@ -21,6 +21,8 @@ from tests.tiny_trl import make_trainer
 from trainer.objective import OBJECTIVES, Band, Tokens
 from trainer.settings import TrainerSettings
 
+pytestmark = pytest.mark.trl
+
 BETA = 0.07
 LONGEST = 9  # a reply's most tokens
 LENGTHS = ((5, 2), (1, 6))  # of two groups' rows

@@ -32,7 +32,7 @@ from fieldkit.gate.memory import (
     wait_until_available,
 )
 
-pytestmark = pytest.mark.alone
+alone = pytest.mark.alone
 
 MIB = 1024**2
 HELD = 2048 * MIB
@@ -59,6 +59,7 @@ def test_available_lies_between_nothing_and_what_the_host_has() -> None:
     assert 0 < available().host <= total_host()
 
 
+@alone
 def test_a_holder_is_seen_with_what_only_its_end_would_free() -> None:
     with holder() as process:
         assert HELD <= held_by(process.pid) <= HELD + 100 * MIB
@@ -85,6 +86,7 @@ def test_a_holder_is_named_in_one_line_whatever_it_calls_itself() -> None:
     assert name == "first ?[2J second"
 
 
+@alone
 def test_what_a_process_held_is_proven_to_come_back() -> None:
     with holder() as process:
         reclaim = Reclaim.measure([process.pid])
@@ -92,6 +94,7 @@ def test_what_a_process_held_is_proven_to_come_back() -> None:
     assert reclaim.held >= HELD
 
 
+@alone
 def test_memory_that_stays_away_is_a_shortage_that_names_the_holders() -> None:
     with holder() as process:
         reclaim = Reclaim.measure([process.pid])
@@ -100,6 +103,7 @@ def test_memory_that_stays_away_is_a_shortage_that_names_the_holders() -> None:
         assert process.poll() is None
 
 
+@alone
 def test_memory_that_a_stranger_took_is_a_shortage_that_names_it_and_leaves_it_alone() -> None:
     with holder() as stranger:
 
@@ -117,6 +121,7 @@ def test_more_than_the_host_has_is_a_shortage_after_the_bound() -> None:
         wait_until_available(total_host() + 1, None, seconds=0.2, what="the engine")
 
 
+@alone
 def test_what_others_take_meanwhile_is_not_missing() -> None:
     with holder() as process:
         reclaim = Reclaim.measure([process.pid])
@@ -391,6 +396,7 @@ def test_figures_that_another_program_waits_with_are_the_same() -> None:
     assert reclaim.all_held == 24
 
 
+@alone
 def test_what_was_held_on_a_gpu_without_memory_of_its_own_has_to_come_back_to_the_host() -> None:
     now = available()
     # What other programs hold is measured too: what they take meanwhile is not missing.

@@ -10,6 +10,8 @@ import pytest
 from fieldkit.training.advantages import group_advantages, leave_one_out
 from tests.tiny_trl import BATCH, make_trainer
 
+pytestmark = pytest.mark.trl
+
 REWARDS = (0.05, 0.633, 0.1, 0.55)
 assert len(REWARDS) == BATCH
 

@@ -22,6 +22,8 @@ import torch
 from rollout.engine import vllm_plugin
 from scripts.base.checkout import ROOT
 
+pytestmark = pytest.mark.trl
+
 PATCH = ROOT / "docs/upstream/vllm-cpu-lora.patch"
 
 RANK, IN, OUT = 16, 64, 96

@@ -36,6 +36,8 @@ from rollout.sandbox.command import SandboxSettings
 from rollout.settings import EpisodeSettings
 from tests.rollout.envs import ranked
 
+pytestmark = pytest.mark.trl
+
 HERE = Path(__file__).parent
 ATTEMPTS = (["add: 3", "Done."], ["add: 1", "add: 2", "Done."], ["add: 3", "Done."], ["Done."])
 TASK = Task("count-3", "counter", "Count to 3.", {"target": 3})

@@ -12,6 +12,8 @@ from transformers.utils.chat_template_utils import get_json_schema
 from rollout.envs.tool_calls import TOOL_FORMS, ToolCall, form_of, shows_tools, taken_as
 from tests.rollout.envs.trl_templates import templates, tokenizer
 
+pytestmark = pytest.mark.trl
+
 
 class Family(NamedTuple):
     """Models that are taught one form, and what reads their calls elsewhere."""

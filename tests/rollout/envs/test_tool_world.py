@@ -33,6 +33,8 @@ from tests.rollout.envs.multi_env import TwoGames, catch_reward, word_reward
 from tests.rollout.envs.trl_examples import ARITHMETIC, Increment, right
 from tests.rollout.envs.trl_templates import templates
 
+pytestmark = pytest.mark.trl
+
 HERE = Path(__file__).parent
 PROMPT = "Count to 3."
 MOST_TURNS = 8

@@ -30,6 +30,8 @@ from rollout.sandbox.command import SandboxSettings
 from rollout.settings import EpisodeSettings
 from rollout.tasks import check_disjoint, check_tasks, decode_tasks, read_tasks
 
+pytestmark = pytest.mark.trl
+
 HERE = Path(__file__).parent
 COUNTER = EnvSettings(use="counter.py:Counter", passes="reward >= 1")
 

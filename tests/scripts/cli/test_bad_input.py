@@ -1,6 +1,7 @@
 """What a person can get wrong, typed as a person types it: exit code, what, where, what next.
 
-No case gets as far as a server. Whatever is refused has written nothing but its own log.
+No case gets as far as a server. Whatever is refused has written nothing but its own log. One case
+of each exit code is a process of its own (`typed`).
 """
 
 from __future__ import annotations
@@ -8,13 +9,15 @@ from __future__ import annotations
 import json
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import TinyModel
-from tests.scripts.typed import BAD_INPUT, SHORTAGE, UNAVAILABLE, grpo, python
+from tests.scripts import typed
+from tests.scripts.cli.in_process import Ended, grpo
+from tests.scripts.typed import BAD_INPUT, SHORTAGE, UNAVAILABLE, python
 from tests.tiny_model import make_adapter
 from tests.tiny_policy import write_run, write_tasks
 
@@ -36,25 +39,31 @@ def change(run: Path, old: str, new: str) -> None:
     (run / "run.toml").write_text(text.replace(old, new))
 
 
-def refused(run: Path, code: int, *says: str) -> None:
+def apart(*words: str | Path) -> Ended:
+    """The command in a process of its own."""
+    done = typed.grpo(*words)
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def refused(run: Path, code: int, *says: str, command: Callable[..., Ended] = grpo) -> None:
     """`grpo start` ends with this code and these words, and wrote nothing that a start writes."""
-    ended = grpo("start", run)
-    assert ended.returncode == code, ended.stdout + ended.stderr
+    ended = command("start", run)
+    assert ended.code == code, ended
     for words in says:
-        assert words in ended.stderr
+        assert words in ended.error
     assert not (run / "manifest.json").exists()
     assert not (run / "step-000").exists()
 
 
 def test_a_run_that_does_not_exist_names_the_command_that_makes_it() -> None:
     ended = grpo("run", "no-such-run")
-    assert ended.returncode == BAD_INPUT
-    assert "`grpo new no-such-run` makes it" in ended.stderr
+    assert ended.code == BAD_INPUT
+    assert "`grpo new no-such-run` makes it" in ended.error
 
 
 def test_an_unknown_key_names_the_nearest_known_one(run: Path) -> None:
     change(run, "group_size", "groupsize")
-    refused(run, BAD_INPUT, "run.toml", "[rollout]", "did you mean 'group_size'?")
+    refused(run, BAD_INPUT, "run.toml", "[rollout]", "did you mean 'group_size'?", command=apart)
 
 
 def test_a_value_of_the_wrong_type_is_named(run: Path) -> None:
@@ -66,36 +75,36 @@ def test_a_file_cannot_leave_out_the_sandbox(run: Path) -> None:
     change(run, "[model]", '[sandbox]\nkind = "none"\n\n[model]')
     refused(run, BAD_INPUT, "run.toml: sandbox.kind", f"`grpo run {run} --sandbox none`")
     ended = grpo("run", run, "--sandbox", "none")
-    assert ended.returncode == BAD_INPUT, "nor where it is typed as well: it is said in one place"
+    assert ended.code == BAD_INPUT, "nor where it is typed as well: it is said in one place"
     assert not (run / "manifest.json").exists()
 
 
 def test_synth_refuses_a_file_for_a_folder_before_any_work(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     ended = grpo("synth", "--out", tmp_path / "file")
-    assert ended.returncode == BAD_INPUT
+    assert ended.code == BAD_INPUT
     file = tmp_path / "file"
-    assert f"{file}: is a file; name a folder: `grpo synth --out {file}-tasks`" in ended.stderr
-    said = (ended.stdout + ended.stderr).replace(str(tmp_path), "")
+    assert f"{file}: is a file; name a folder: `grpo synth --out {file}-tasks`" in ended.error
+    said = (ended.out + ended.error).replace(str(tmp_path), "")
     assert "0/" not in said, "no task was played"
     assert file.read_text() == "mine"
 
 
 def test_prove_names_the_dtypes_that_a_server_has(tmp_path: Path) -> None:
     ended = grpo("prove", tmp_path, "--serving", "nonsense")
-    assert ended.returncode == BAD_INPUT
-    assert "--serving" in ended.stderr
-    assert "'bfloat16'" in ended.stderr
+    assert ended.code == BAD_INPUT
+    assert "--serving" in ended.error
+    assert "'bfloat16'" in ended.error
 
 
 def test_prove_says_how_the_model_of_another_adapter_is_named(tiny: TinyModel) -> None:
     adapter = tiny.adapter(1)
     ended = grpo("prove", adapter)
-    assert ended.returncode == BAD_INPUT
-    assert f"prove {adapter} --model MODEL` names its model" in ended.stderr
+    assert ended.code == BAD_INPUT
+    assert f"prove {adapter} --model MODEL` names its model" in ended.error
     gone = grpo("prove", adapter / "gone")
-    assert "gone: no such adapter folder" in gone.stderr
-    assert "--model" not in gone.stderr
+    assert "gone: no such adapter folder" in gone.error
+    assert "--model" not in gone.error
 
 
 def test_text_that_is_no_toml_is_named_with_its_line(run: Path) -> None:
@@ -151,7 +160,7 @@ def test_an_adapter_that_is_not_there_names_what_makes_one(
 
 def test_more_disk_than_there_is_is_said_before_anything_is_written(run: Path) -> None:
     change(run, "steps = 2", "steps = 100000000")
-    refused(run, SHORTAGE, "GiB free on this disk")
+    refused(run, SHORTAGE, "GiB free on this disk", command=apart)
 
 
 @pytest.fixture
@@ -165,7 +174,7 @@ def taken_port() -> Iterator[int]:
 def test_a_busy_port_is_named_before_a_server_is_started(run: Path, taken_port: int) -> None:
     change(run, "[engine]", f"[engine]\nport = {taken_port}")
     change(run, "preflight = false", "preflight = true")
-    refused(run, UNAVAILABLE, str(taken_port))
+    refused(run, UNAVAILABLE, str(taken_port), command=apart)
 
 
 def test_more_memory_than_there_is_is_said_before_a_server_is_started(run: Path) -> None:
@@ -178,19 +187,19 @@ def test_more_memory_than_there_is_is_said_before_a_server_is_started(run: Path)
 def test_a_phase_that_is_typed_by_hand_refuses_a_run_that_was_started_otherwise(
     run: Path, phase: str
 ) -> None:
-    assert grpo("start", run).returncode == 0
+    assert grpo("start", run).code == 0
     change(run, "lr = 0.001", "lr = 0.002")
     ended = grpo(phase, run)
-    assert ended.returncode == BAD_INPUT, ended.stderr
-    assert f"not started yet with trainer.lr as it is now; `grpo start {run}`" in ended.stderr
+    assert ended.code == BAD_INPUT, ended.error
+    assert f"not started yet with trainer.lr as it is now; `grpo start {run}`" in ended.error
     change(run, "lr = 0.002", "lr = 0.001")
     shutil.copytree(run / "step-000", run / "step-001")
     summary = json.loads((run / "step-000" / "step.json").read_text())
     (run / "step-001" / "step.json").write_text(json.dumps(summary | {"step": 1}))
     change(run, "lr = 0.001", "lr = 0.003")
     ended = grpo(phase, run)
-    assert ended.returncode == BAD_INPUT, ended.stderr
-    assert "trainer.lr was 0.001 when the run started and is now 0.003" in ended.stderr
+    assert ended.code == BAD_INPUT, ended.error
+    assert "trainer.lr was 0.001 when the run started and is now 0.003" in ended.error
 
 
 def test_a_malformed_bundle_line_is_named(run: Path) -> None:
@@ -215,10 +224,10 @@ def _of(config: Path, key: str) -> str:
 
 def test_tasks_check_reports_every_bad_line(tmp_path: Path) -> None:
     file = write_tasks(tmp_path / "tasks.jsonl", 2, "t")
-    assert grpo("tasks", "check", file).returncode == 0
+    assert grpo("tasks", "check", file).code == 0
     text = file.read_text().replace('"file_exists"', '"file_is"', 1)
     file.write_text(text.replace('"done.txt"', '"../done.txt"'))
     ended = grpo("tasks", "check", file)
-    assert ended.returncode == BAD_INPUT
-    assert "tasks.jsonl:1" in ended.stdout
-    assert "tasks.jsonl:2" in ended.stdout
+    assert ended.code == BAD_INPUT
+    assert "tasks.jsonl:1" in ended.out
+    assert "tasks.jsonl:2" in ended.out

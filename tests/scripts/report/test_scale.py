@@ -23,8 +23,6 @@ from fieldkit.records import Task, Trajectory, Turn
 from tests.scripts.evals import arm, trajectory, write_eval
 from tests.scripts.made_night import Night, after, group, make_night, tasks, turn, write_tasks
 
-pytestmark = pytest.mark.alone
-
 STEPS = 200
 TASKS = 1000
 EVAL_EVERY = 25
