@@ -33,6 +33,12 @@ def test_every_test_that_the_list_of_faults_names_exists() -> None:
         assert not name or f"def {name}(" in source, f"{file}::{name}"
 
 
+def test_documents_name_commands_and_link_files() -> None:
+    """The two tests below would say nothing of what their patterns do not find."""
+    assert sum(len(TYPED.findall(text(name))) for name in PAGES) > 200
+    assert sum(len(LINK.findall(text(name))) for name in PAGES) > 40
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_every_command_that_a_document_names_is_one_and_has_the_options_behind_it(
     name: str,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
@@ -124,9 +126,20 @@ def test_a_profile_names_the_operations_that_take_longest(
 
 @pytest.mark.parametrize("name", [trainers.OURS, trainers.PLAIN])
 def test_a_whole_step_runs_from_the_bundle_to_the_saved_adapter(
-    work: Work, kept: Path, name: str
+    work: Work, kept: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    saved: list[str] = []
+    run = gpu.child.run
+
+    def look(module: str, *words: str, env: Mapping[str, str]) -> str:
+        said = run(module, *words, env=env)
+        out = Path(next(w for flag, w in pairwise(words) if flag in ("--out", "--out-dir")))
+        saved.extend(p.name for p in out.rglob("adapter_model.safetensors"))
+        return said
+
+    monkeypatch.setattr(gpu.child, "run", look)
     assert gpu._step(work, gpu.bundle_of(kept, work.adapter, work.config), name)["seconds"] > 0
+    assert saved == ["adapter_model.safetensors"]
 
 
 def test_the_page_shows_the_forecast_beside_the_peak(work: Work, tmp_path: Path) -> None:

@@ -205,7 +205,8 @@ def test_a_server_of_the_person_plays_the_same_bundle_and_goes_on(
     assert [s.pid for s in mixed] == [*(s.pid for s in ours), None]
     assert fleet.play(mixed, tmp_path / "mixed") == calm
     assert fleet.play(mixed[2:], tmp_path / "theirs alone") == calm
-    stop_engine(tmp_path / "no run")
+    mine = EngineSettings(replicas=0, urls=[theirs.url], keys_from=["GRPO_TEST_STRANGERS_KEY"])
+    assert stop_engine(tmp_path / "another run", mine) == 0
     assert theirs.process.poll() is None
 
 

@@ -144,6 +144,7 @@ async def test_close_may_come_first_and_twice(tmp_path: Path) -> None:
     await world.reset(task(), 0)
     await world.close()
     await world.close()
+    assert list(tmp_path.iterdir()) == [], "nothing of an episode is left"
 
 
 def test_the_system_text_is_the_one_the_warm_start_was_taught() -> None:

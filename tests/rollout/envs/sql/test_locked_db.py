@@ -353,5 +353,5 @@ def test_a_parent_that_ends_leaves_no_worker(cities: Path) -> None:
         text=True,
         check=True,
     )
-    for pid in ended.stdout.split():
-        wait_for_end(int(pid))
+    (worker,) = ended.stdout.split()
+    wait_for_end(int(worker))

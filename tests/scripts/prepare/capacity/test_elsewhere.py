@@ -15,8 +15,8 @@ NIGHT = RunReader(open_run("first-night"))
 
 def test_a_runs_own_model_adapter_and_seconds() -> None:
     found = of_run(NIGHT)
-    assert found.shape == named_shape("SmolLM2-135M-Instruct") or found.shape.folder.is_dir()
-    assert found.shape.parameters == 134_479_872
+    named = named_shape("SmolLM2-135M-Instruct")
+    assert found.shape.parameters == named.parameters == 134_479_872
     assert found.way.lora_parameters == 921_600
     assert list(found.works) == list(found.measured) == ["step 1", "steps 16 to 20"]
     step = found.measured["step 1"]
