@@ -62,7 +62,7 @@ def plan(
     Example: grpo plan tonight --box spark --model Qwen2.5-7B-Instruct
     """
 
-    from scripts.cli.look import print_table
+    from scripts.cli.look import print_rich
     from scripts.prepare.capacity.box import named_box, shipped_boxes
     from scripts.prepare.capacity.elsewhere import of_default, of_run
     from scripts.prepare.capacity.fitting import stored_fit
@@ -79,11 +79,12 @@ def plan(
     if json_:
         print_json(plain_plan(found, boxes, predictions, errors, attempts, changed=changed))
         return
-    print_table(steps_table(found, boxes, predictions, errors, attempts, changed=changed))
+    page = steps_table(found, boxes, predictions, errors, attempts, changed=changed)
+    print_rich(page.rich())
     if box:
         for name, one in boxes.items():
             for shown in box_tables(found, one, predictions[name], attempts):
-                print_table(shown)
+                print_rich(shown.rich())
 
 
 def steps_table(

@@ -199,9 +199,9 @@ def _play(
     if json_:
         print_json(plain_figures(figures))
     else:
-        from scripts.cli.look import print_table
+        from scripts.cli.look import print_rich
 
-        print_table(single_arm_table(figures))
+        print_rich(single_arm_table(figures).rich())
     if out is None:
         shutil.rmtree(folder.path)
 

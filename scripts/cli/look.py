@@ -18,8 +18,9 @@ from scripts.base.invocation import say, tell
 from scripts.cli.arguments import Json, Run, Sandbox, print_json
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from scripts.compare.shown import Shown
-    from scripts.words.table import Table
 
 app = typer.Typer()
 
@@ -65,13 +66,13 @@ def ls(
         say(f"{where}: no runs; `grpo new NAME` makes one")
 
 
-def print_table(table: Table) -> None:
-    """Print a table as wide as the terminal, or in a pipe as wide as necessary."""
+def print_rich(page: RenderableType) -> None:
+    """Print as wide as the terminal, or in a pipe as wide as necessary."""
     from rich.console import Console
 
     from scripts.words.text import WIDTH
 
-    Console(width=None if sys.stdout.isatty() else WIDTH).print(table.rich())
+    Console(width=None if sys.stdout.isatty() else WIDTH).print(page)
 
 
 @app.command()
@@ -82,14 +83,11 @@ def table(run: Run, json_: Json = False) -> None:
 
     Example: grpo table tonight
     """
-    from rich.console import Console
-
     from scripts.evidence.findings import read_findings
     from scripts.evidence.text_page import plain_page, rich_page
     from scripts.report.files import write_files
     from scripts.run.config import read_config
     from scripts.run.folder import open_run
-    from scripts.words.text import WIDTH
 
     folder = open_run(run)
     findings = read_findings(folder, read_config(folder.config))
@@ -97,7 +95,7 @@ def table(run: Run, json_: Json = False) -> None:
     if json_:
         print_json(plain_page(findings))
     else:
-        Console(width=None if sys.stdout.isatty() else WIDTH).print(rich_page(findings))
+        print_rich(rich_page(findings))
     for path in write_files(findings, tell):
         print(path, file=sys.stderr if json_ else sys.stdout)
 
@@ -171,16 +169,12 @@ def compare(
 
 def print_form(shown: Shown, markdown: bool, json_: bool) -> None:
     """Print a comparison as tables, as Markdown or as JSON."""
-    from rich.console import Console
-
-    from scripts.words.text import WIDTH
-
     if json_:
         print_json(shown.plain())
     elif markdown:
         print(shown.markdown(), end="")
     else:
-        Console(width=None if sys.stdout.isatty() else WIDTH).print(shown.rich())
+        print_rich(shown.rich())
 
 
 def refuse_two_forms(markdown: bool, json_: bool) -> None:
@@ -361,6 +355,6 @@ def replay(
         print_json({"tables": [shown.plain() for shown in tables], "remarks": list(remarks)})
         return
     for shown in tables:
-        print_table(shown)
+        print_rich(shown.rich())
     for remark in remarks:
         say(remark)

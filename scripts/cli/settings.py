@@ -10,6 +10,7 @@ import typer
 
 from scripts.base.invocation import tell
 from scripts.cli.arguments import Json, print_json
+from scripts.cli.look import print_rich
 
 if TYPE_CHECKING:
     from scripts.run.config import RunConfig
@@ -77,10 +78,8 @@ def reward_explain(
         shown = [table.plain() for table in tables]
         print_json(shown if config.envs else shown[0])
         return
-    from rich.console import Console
-
     for table in tables:
-        Console().print(table.rich())
+        print_rich(table.rich())
 
 
 def _of_defaults(table: Table) -> Table:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fieldkit.codec import SCHEMA
 from scripts.compare.compare import Compared, Comparison
 from scripts.compare.seed_forms import CHANGES_COLUMNS, changes_row, passes
-from scripts.compare.shown import Shown
+from scripts.compare.shown import Shown, markdown_form, rich_form
 from scripts.evidence.conditions import payment, surroundings
 from scripts.evidence.findings import Findings
 from scripts.evidence.run_tables import Section, page_tables
@@ -119,21 +119,13 @@ def _mean(c: Comparison) -> tuple[Table, ...]:
 
 
 def rich_page(c: Comparison) -> Group:
-    """The comparison for the terminal, with the sentences last, next to the prompt."""
-    from rich.console import Group
-    from rich.text import Text
-
-    shown = [part for t in tables(c) for part in (t.rich(), Text())]
-    said = [Text(s, style="bold") for s in sentences(c)]
-    remarks = [Text(f"• {r}") for r in c.remarks]
-    return Group(*shown, *remarks, *([Text()] if remarks else []), *said)
+    """The comparison for the terminal."""
+    return rich_form(tables(c), sentences(c), c.remarks)
 
 
 def markdown(c: Comparison) -> str:
-    """The comparison as Markdown, with the sentences first."""
-    lines = [f"# {title(c)}", "", *[f"- **{s}**" for s in sentences(c)]]
-    lines += [f"- {r}" for r in c.remarks]
-    return "\n".join(lines) + "\n\n" + "\n".join(t.markdown() for t in tables(c))
+    """The comparison as Markdown."""
+    return markdown_form(title(c), tables(c), sentences(c), c.remarks)
 
 
 def plain(c: Comparison) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from scripts.compare.mean_change import Change, Changes
 from scripts.compare.over_seeds import SeedNight, SeedsArm, SeedsComparison
-from scripts.compare.shown import Shown
+from scripts.compare.shown import Shown, markdown_form, rich_form
 from scripts.evidence.collect import about_tasks
 from scripts.evidence.step_figures import NOTHING
 from scripts.words.quantities import counted, estimate, p_value, percent, plain, span
@@ -167,18 +167,13 @@ def _unplayed(c: SeedsComparison) -> tuple[str, ...]:
 
 
 def rich_page(c: SeedsComparison) -> Group:
-    """The comparison for the terminal, with the sentences last, next to the prompt."""
-    from rich.console import Group
-    from rich.text import Text
-
-    shown = [part for t in tables(c) for part in (t.rich(), Text())]
-    return Group(*shown, *[Text(s, style="bold") for s in sentences(c)])
+    """The comparison for the terminal."""
+    return rich_form(tables(c), sentences(c))
 
 
 def markdown(c: SeedsComparison) -> str:
-    """The comparison as Markdown, with the sentences first."""
-    lines = [f"# {title(c)}", "", *[f"- **{s}**" for s in sentences(c)]]
-    return "\n".join(lines) + "\n\n" + "\n".join(t.markdown() for t in tables(c))
+    """The comparison as Markdown."""
+    return markdown_form(title(c), tables(c), sentences(c))
 
 
 def html(c: SeedsComparison, heading: str) -> str:

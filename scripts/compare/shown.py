@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,8 @@ from scripts.run.folder import refuse_run_file
 if TYPE_CHECKING:
     from rich.console import Group
 
+    from scripts.words.table import Table
+
 
 @dataclass(frozen=True)
 class Shown:
@@ -22,6 +24,27 @@ class Shown:
     markdown: Callable[[], str]
     plain: Callable[[], dict[str, Any]]
     html: Callable[[], str]
+
+
+def rich_form(
+    tables: Sequence[Table], sentences: Sequence[str], remarks: Sequence[str] = ()
+) -> Group:
+    """A comparison for the terminal, with the sentences last, next to the prompt."""
+    from rich.console import Group
+    from rich.text import Text
+
+    shown = [part for t in tables for part in (t.rich(), Text())]
+    noted = [Text(f"• {r}") for r in remarks]
+    said = [Text(s, style="bold") for s in sentences]
+    return Group(*shown, *noted, *([Text()] if noted else []), *said)
+
+
+def markdown_form(
+    title: str, tables: Sequence[Table], sentences: Sequence[str], remarks: Sequence[str] = ()
+) -> str:
+    """A comparison as Markdown, with the sentences first."""
+    lines = [f"# {title}", "", *[f"- **{s}**" for s in sentences], *[f"- {r}" for r in remarks]]
+    return "\n".join(lines) + "\n\n" + "\n".join(t.markdown() for t in tables)
 
 
 def write_html(shown: Shown, path: Path) -> Path:

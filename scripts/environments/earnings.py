@@ -34,6 +34,11 @@ def earned(
     }
 
 
+def short(text: str) -> str:
+    """What was said, in a message of one line."""
+    return repr(text if len(text) <= 60 else f"{text[:57]}...")
+
+
 def by_chance(figures: Mapping[str, Any], where: str) -> list[Finding]:
     """The findings of a random policy's figures. where: of the reward."""
     findings = []

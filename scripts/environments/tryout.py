@@ -14,6 +14,7 @@ from typing import Any
 from rollout.envs.user_code import place_of
 from scripts.environments import earnings
 from scripts.environments.contract import Finding, Level
+from scripts.environments.earnings import short
 from scripts.environments.end_attribute import unset_end
 from scripts.environments.instance import Instance, Played, Row, Trials, chance, recited
 
@@ -79,12 +80,12 @@ def _same(kind: type, once: Played, instance: Instance, row: Row, what: str) -> 
 
 def _difference(kind: type, once: Played, again: Played, what: str) -> list[Finding]:
     if once.opening != again.opening:
-        text = f"{what}: reset said {_short(once.opening)}, then {_short(again.opening)}"
+        text = f"{what}: reset said {short(once.opening)}, then {short(again.opening)}"
         return [Finding(Level.ERROR, place_of(getattr(kind, "reset", kind)), text)]
     for i, (one, two) in enumerate(zip(once.said, again.said, strict=False)):
         if one != two:
             name = once.calls[i][0]
-            text = f"{what}: call {i + 1}, {name}, said {_short(one)}, then {_short(two)}"
+            text = f"{what}: call {i + 1}, {name}, said {short(one)}, then {short(two)}"
             return [Finding(Level.ERROR, place_of(getattr(kind, name, kind)), text)]
     if len(once.calls) != len(again.calls) or once.parts != again.parts:
         text = f"{what}: the episode had {len(once.calls)} calls and was worth {once.worth},"
@@ -192,7 +193,3 @@ def _worth(trials: Trials, played: Played) -> dict[str, Any]:
 def _pays(kind: type) -> str:
     """file:line of the method that gives the reward, or of the class."""
     return place_of(getattr(kind, "get_reward", kind))
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 60 else f"{text[:57]}...")

@@ -24,6 +24,7 @@ from rollout.envs.tool_calls import TOOL_FORMS, Schema, ToolCall
 from rollout.envs.tool_yardsticks import YARDSTICK_FORM
 from scripts.environments import earnings
 from scripts.environments.contract import Finding, Level, is_one_step, one_step
+from scripts.environments.earnings import short
 from scripts.environments.endpoint import answer_of, client_of
 from scripts.environments.env_check import Checked
 from scripts.environments.instance import Call
@@ -194,13 +195,13 @@ def _difference(once: WorldPlayed, again: WorldPlayed, what: str) -> list[Findin
     if once.opening != again.opening:
         pairs = zip(once.opening, again.opening, strict=False)
         first, then = next(((a, b) for a, b in pairs if a != b), ({"content": ""}, {"content": ""}))
-        text = f"{what}: reset said {_short(first['content'])}, then {_short(then['content'])}; the"
+        text = f"{what}: reset said {short(first['content'])}, then {short(then['content'])}; the"
         text += " attempts at a task have to begin alike, so draw by the seed that reset gets"
         return [Finding(Level.ERROR, "", text)]
     for number, (one, two) in enumerate(zip(once.said, again.said, strict=False), 1):
         if one != two:
-            text = f"{what}: reply {number}, {_short(once.replies[number - 1])}, was answered"
-            text += f" {_short(one)}, then {_short(two)}"
+            reply, *said = map(short, (once.replies[number - 1], one, two))
+            text = f"{what}: reply {number}, {reply}, was answered {said[0]}, then {said[1]}"
             return [Finding(Level.WARNING, "", text)]
     if len(once.said) != len(again.said) or once.grade.rewards != again.grade.rewards:
         text = f"{what}: the episode had {len(once.said)} replies and was worth {once.worth}, then"
@@ -267,7 +268,7 @@ async def _random(
     calls = sum(p.calls for p in played)
     if calls and calls == figures["random"]["raised"]:
         lines = [said for p in played for said in p.said if said]
-        text = f"every call of a tool failed: {_short(lines[0]) if lines else ''}"
+        text = f"every call of a tool failed: {short(lines[0]) if lines else ''}"
         findings.append(Finding(Level.ERROR, "", text))
     return played
 
@@ -308,7 +309,3 @@ def _earned(played: Sequence[WorldPlayed]) -> dict[str, Any]:
 
 def _worth(played: WorldPlayed) -> dict[str, Any]:
     return earnings.worth(played.grade.reward, played.worth, played.grade.passed)
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 60 else f"{text[:57]}...")

@@ -189,7 +189,7 @@ def replay(
         given = _eval_words(config, model or config.model.path, more)
         typed = shlex.join(["grpo", "eval", "--adapter", str(adapter), *given, "--out", str(path)])
         return f"`{typed}{flags}`", f"{word}@{WARM}"
-    base = f" and path = {_toml(model)}" if model else ""
+    base = f" and path = {toml_value(model)}" if model else ""
     manifest = read_manifest(like) or {}
     flags = play_flags(sandbox_kind(manifest))
     if config.eval.tasks == AUTO:  # the new run would settle it anew
@@ -199,7 +199,7 @@ def replay(
     new = shlex.quote(str(path))
     return (
         f"`mkdir {new} && cp {shlex.quote(str(like.config))} {new}/`, set [model] adapter ="
-        f" {_toml(str(adapter))}{base} in the copy, `grpo run {word} --steps 0"
+        f" {toml_value(str(adapter))}{base} in the copy, `grpo run {word} --steps 0"
         f" --skip-preflight{flags}`"
     ), f"{word}@{WARM}"
 
@@ -230,10 +230,6 @@ def _eval_words(config: RunConfig, model: str, more: str) -> list[str]:
     return [*words, "--set", more] if more else words
 
 
-def _toml(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
 def _split(text: str) -> tuple[str, str | None]:
     """Split at the @ of the last path component; a folder above it may contain an @ too."""
     parents, slash, last = text.rstrip("/").rpartition("/")
@@ -254,7 +250,7 @@ def _refuse_adapter_folder(word: str) -> None:
         raise BadInput(f"{word}: an adapter's folder; name it by its run: {run}@{int(step)}")
     raise BadInput(
         f"{word}: an adapter's folder, and evaluations belong to runs: `grpo new NAME`, set [model]"
-        f" adapter = {_toml(str(path))} in its run.toml, `grpo run NAME --steps 0"
+        f" adapter = {toml_value(str(path))} in its run.toml, `grpo run NAME --steps 0"
         " --skip-preflight`; then it is NAME@warm"
     )
 

@@ -39,6 +39,7 @@ from scripts.run.verify import require_base
 
 if TYPE_CHECKING:
     from rollout.engine.engine_settings import EngineSettings
+    from rollout.settings import EpisodeSettings
     from trainer.settings import TrainerSettings
 
 T = TypeVar("T")
@@ -204,6 +205,17 @@ class Context:
     def evaluation(self) -> EvalSettings:
         """[eval], with the number of tasks that the run has settled."""
         return self.config.eval.settled(read_manifest(self.folder))
+
+    @property
+    def eval_limits(self) -> EpisodeSettings:
+        """[rollout] as an evaluation plays it."""
+        return self.config.rollout.at(self.config.eval.temperature)
+
+    def arm_key(self, adapter_sha: str) -> str:
+        """The folder below evals/ of this adapter's evaluation."""
+        from rollout.arm import eval_key
+
+        return eval_key(adapter_sha, self.heldout(), self.eval_limits, self.config.eval.samples)
 
     def require_task_files(self) -> None:
         """Raise `BadInput` where the pool's or the held-out set's file is not there."""

@@ -25,6 +25,7 @@ from rollout.transcript import ChatRenderer
 from rollout.yardsticks import YARDSTICKS, yardstick_player
 from scripts.base.checkout import in_checkout
 from scripts.base.events import alarm, note
+from scripts.evidence.played import WARM_START, step_name
 from scripts.phases.context import Context, Done
 from scripts.phases.final_set import open_final_set
 from scripts.phases.make_player import player, renderer, reward, serve, show, worlds
@@ -90,7 +91,8 @@ def _record_opening(ctx: Context, files: RunFiles, arm: str) -> None:
     if arm == files.adapters[0]:
         adapter = str(in_checkout(ctx.start_adapter))
         name = adapter if ctx.config.is_one_arm else f"{name} ({adapter})"
-    open_final_set(ctx, name, arm, trained=_step_of(files, arm) > 0)
+    trained = arm in files.adapters and arm != files.adapters[0]
+    open_final_set(ctx, name, arm, trained=trained)
 
 
 def _base_now(ctx: Context, files: RunFiles) -> bool:
@@ -156,17 +158,11 @@ def _play_at_training_temperature(ctx: Context, files: RunFiles, arm: str) -> No
     _finish(ctx, _play_served(ctx, name, servers, chat, settings, tasks, evals), evals)
 
 
-def _step_of(files: RunFiles, arm: str) -> int:
-    """The step of an arm: the first one with that adapter, else step 0."""
-    return files.adapters.index(arm) if arm in files.adapters else 0
-
-
 def name_of(files: RunFiles, arm: str) -> str:
-    """The arm's name for a person."""
+    """The arm's name in tables, as `arm_names` gives it."""
     if arm not in files.adapters:
         return arm
-    step = _step_of(files, arm)
-    return f"step {step}" if step else "warm start"
+    return WARM_START if arm == files.adapters[0] else step_name(_last_step_of(files, arm))
 
 
 def _play(ctx: Context, files: RunFiles, arm: str) -> EvalSummary:
@@ -180,18 +176,15 @@ def _play(ctx: Context, files: RunFiles, arm: str) -> EvalSummary:
         return taken
     chat = renderer(ctx)
     servers = _serve(ctx, files, arm)
-    return _play_served(ctx, name, servers, chat, _settings(ctx), ctx.heldout(), ctx.folder.evals)
-
-
-def _settings(ctx: Context) -> EpisodeSettings:
-    return ctx.config.rollout.at(ctx.config.eval.temperature)
+    limits, tasks = ctx.eval_limits, ctx.heldout()
+    return _play_served(ctx, name, servers, chat, limits, tasks, ctx.folder.evals)
 
 
 def _play_yardstick(ctx: Context, name: str) -> EvalSummary:
     one = yardstick_player(
         name,
         worlds=worlds(ctx, YARDSTICK_FORM),
-        settings=_settings(ctx),
+        settings=ctx.eval_limits,
         reward=reward(ctx),
         load=functools.cache(lambda: renderer(ctx)),
     )

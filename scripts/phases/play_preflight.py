@@ -36,8 +36,7 @@ PREFLIGHT_SCHEMA = 1
 def preflight_newest(run: str, tell: Tell, sandbox: SandboxKind) -> Preflight:
     """Play the preflight of RUN, show it, and return its figures. Raises what playing raises."""
     with entered(run, tell, sandbox) as ctx:
-        if (manifest := read_manifest(ctx.folder)) is not None:
-            check_host(ctx.folder, manifest)
+        check_host(ctx.folder, read_manifest(ctx.folder))
         done = ctx.folder.finished_steps()
         adapter = ctx.folder.adapter(done - 1) if done else ctx.start_adapter
         report = play_preflight(ctx, adapter, max(0, done - 1))

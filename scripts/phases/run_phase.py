@@ -39,8 +39,7 @@ def run_phase(
     work = phase.load()
     with entered(run, tell, sandbox) as ctx:
         ctx.flags, ctx.numbers = frozenset(flags), numbers or {}
-        if (manifest := read_manifest(ctx.folder)) is not None:
-            check_host(ctx.folder, manifest)
+        check_host(ctx.folder, read_manifest(ctx.folder))
         tell(Event(EventKind.PHASE, name))
         with ctx.watch.part("verify"):
             put_aside_changes(ctx.folder, tell)

@@ -15,7 +15,7 @@ from typing import Any
 
 from fieldkit.errors import BadInput
 from fieldkit.files.sharded import stored
-from rollout.arm import SUMMARY, TRAJECTORIES, EvalSummary, eval_key, summarise, write_arm
+from rollout.arm import SUMMARY, TRAJECTORIES, EvalSummary, summarise, write_arm
 from scripts.evidence.conditions import same_conditions
 from scripts.evidence.played import PlayedArm, read_played
 from scripts.phases.context import Context
@@ -26,8 +26,7 @@ from scripts.run.manifest import read_manifest
 
 def take_over(ctx: Context, arm: str, adapter_sha: str) -> EvalSummary | None:
     """Copy the arm from another run into this one; None if no run has it."""
-    settings = ctx.config.rollout.at(ctx.config.eval.temperature)
-    key = eval_key(adapter_sha, ctx.heldout(), settings, ctx.config.eval.samples)
+    key = ctx.arm_key(adapter_sha)
     if (ctx.folder.evals / key / SUMMARY).is_file():
         return None  # it is there already
     if (mine := read_manifest(ctx.folder)) is None:
@@ -42,7 +41,7 @@ def take_over(ctx: Context, arm: str, adapter_sha: str) -> EvalSummary | None:
             trajectories,
             arm=arm,
             tasks=ctx.heldout(),
-            settings=settings,
+            settings=ctx.eval_limits,
             samples=found.summary.samples,
             seconds=found.summary.seconds,
             n_kept=found.summary.n_kept,

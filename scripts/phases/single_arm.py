@@ -24,7 +24,7 @@ from fieldkit.codec import encode
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files.atomic import sha256_file, sha256_text, write_json, write_text
 from fieldkit.training.adapter import CONFIG_FILE
-from rollout.arm import EvalSummary, eval_key, evaluate_arm, read_eval
+from rollout.arm import EvalSummary, evaluate_arm, read_eval
 from rollout.engine.guard import ended_afterwards
 from rollout.envs.configured import environment_hashes
 from rollout.player import Player
@@ -252,9 +252,7 @@ def play_adapter(
         ctx.numbers = {STEP: 0}
         with ended_afterwards(folder.path, ctx.engine(), lambda text: note(tell, text)):
             evaluate(ctx)
-        settings = ctx.config.rollout.at(ctx.config.eval.temperature)
-        key = eval_key(adapter.sha, ctx.heldout(), settings, ctx.config.eval.samples)
-        return read_eval(folder.evals / key)
+        return read_eval(folder.evals / ctx.arm_key(adapter.sha))
 
 
 def play_endpoint(
@@ -281,7 +279,7 @@ def play_endpoint(
                     player=Player(
                         policy=chatting(client),
                         worlds=worlds(ctx, TEXT_FORM),
-                        settings=ctx.config.rollout.at(ctx.config.eval.temperature),
+                        settings=ctx.eval_limits,
                         adapter_sha=endpoint.identity,
                         policy_version=endpoint.model,
                         reward=reward(ctx),

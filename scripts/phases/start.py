@@ -244,8 +244,7 @@ def _drop(ctx: Context, folder: Path, why: str) -> None:
 
 def evaluation_identity(ctx: Context, tasks: Sequence[Task]) -> dict[str, str]:
     """The hashes that all evaluations of this run share: of the tasks and the episode settings."""
-    settings = ctx.config.rollout.at(ctx.config.eval.temperature)
-    sha = settings_sha(settings, ctx.config.eval.samples)
+    sha = settings_sha(ctx.eval_limits, ctx.config.eval.samples)
     return {"tasks_sha": tasks_sha(tasks), "settings_sha": sha}
 
 

@@ -19,8 +19,7 @@ def stop_idle_engine(folder: RunFolder, config: RunConfig, say: Callable[[str], 
     """Stop the engine and the remains of a crashed one. Raises `NotOwner` while a loop runs, and
     where the run is another host's: its processes are not among this one's, and look ended."""
     with run_lock(folder.lock):
-        if (manifest := read_manifest(folder)) is not None:
-            check_host(folder, manifest)
+        check_host(folder, read_manifest(folder))
         running = find_engine(folder.path) is not None
         ended = stop_engine(folder.path, config.engine, say)
     return f"run {folder.name}: {_told(running, ended)}"

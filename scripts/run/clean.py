@@ -16,7 +16,7 @@ from typing import Any
 from fieldkit.files.journal import Journal
 from scripts.run.folder import RunFolder
 from scripts.run.lock import run_lock
-from scripts.run.manifest import check_host
+from scripts.run.manifest import check_host, overlap_of
 from scripts.run.next_phase import sampled_from
 from scripts.run.reader import RunReader
 
@@ -42,8 +42,7 @@ def clean(folder: RunFolder, dry_run: bool = False) -> Cleaning:
     """
     with run_lock(folder.lock):
         reader = RunReader(folder)
-        if reader.manifest is not None:
-            check_host(folder, reader.manifest)
+        check_host(folder, reader.manifest)
         kept = _kept(reader)
         removed = tuple(
             path
@@ -66,8 +65,7 @@ def _kept(reader: RunReader) -> set[int]:
     if not reader.steps:
         return set()
     newest = reader.n_steps - 1
-    run = (reader.manifest or {}).get("config", {}).get("run", {})
-    kept = {0, max(0, newest - 1), newest, sampled_from(newest, run.get("overlap", 0))}
+    kept = {0, max(0, newest - 1), newest, sampled_from(newest, overlap_of(reader.manifest))}
     evaluated = [s.step for s in reader.steps if s.adapter_sha in reader.evaluations]
     if evaluated:
         kept.add(max(evaluated, key=lambda n: _score(reader, n)))

@@ -156,12 +156,13 @@ def check_environments(folder: RunFolder, config: RunConfig) -> None:
             )
 
 
-def check_host(folder: RunFolder, manifest: Mapping[str, Any]) -> None:
-    """Raise `NotOwner` where the run belongs to another host. A phase of a loop asks no more: the
-    loop has, and a host may get another name meanwhile, as with a new lease of its address."""
+def check_host(folder: RunFolder, manifest: Mapping[str, Any] | None) -> None:
+    """Raise `NotOwner` where the run belongs to another host. manifest: None where it has not
+    begun. A phase of a loop asks no more: the loop has, and a host may get another name meanwhile,
+    as with a new lease of its address."""
     from scripts.base import machine
 
-    if inherited(folder.lock) is not None:
+    if manifest is None or inherited(folder.lock) is not None:
         return
     host, here = manifest["host"], machine.host_identity()
     if is_same_host(host, here):

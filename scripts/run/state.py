@@ -76,8 +76,7 @@ def look(
     Raises as `read_files`, and `NotOwner` where the run belongs to another host.
     """
     reader = reader or RunReader(folder)
-    if reader.manifest is not None:
-        check_host(folder, reader.manifest)
+    check_host(folder, reader.manifest)
     files = read_files(folder, config, reader)
     steps = steps_planned(folder, config, files, deadline, reader)
     return phase_now(folder, config, files, steps, deadline, reader), steps

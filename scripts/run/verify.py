@@ -95,8 +95,7 @@ def _put_aside_all(folder: RunFolder, tell: Tell) -> None:
 def require_ours(folder: RunFolder) -> None:
     """Raise for a run that cannot go on here, before anything is written into its folder: a
     committed run's files are tracked."""
-    if (manifest := read_manifest(folder)) is not None:
-        check_host(folder, manifest)
+    check_host(folder, read_manifest(folder))
     require_weights(folder)
 
 

@@ -313,8 +313,7 @@ def play_base(
     display = PlainDisplay(sys.stderr, details=True, phases=False)
     wish = Wish(lambda text: note(display.tell, text))
     with run_lock(folder.lock), listening(wish):
-        if (manifest := read_manifest(folder)) is not None:
-            check_host(folder, manifest)
+        check_host(folder, read_manifest(folder))
         ctx = Context(folder, config, display.tell, wish, Stopwatch(process_began()))
         # Serve the newest adapter too, as an evaluation does: a server without an adapter would be
         # a different one, and starting it takes a minute.

@@ -20,8 +20,8 @@ from fieldkit.files.atomic import read_lines
 from fieldkit.files.journal import Entry, Journal
 from fieldkit.files.sharded import stored
 from fieldkit.records import StepSummary, Trajectory
-from rollout.arm import BASE_ADAPTER, PARTIAL, SUMMARY, EvalSummary, read_eval
-from scripts.evidence.played import BASE, WARM_START, finished, reading_order, step_name
+from rollout.arm import PARTIAL, SUMMARY, EvalSummary, read_eval
+from scripts.evidence.played import arm_names, finished, reading_order
 from scripts.run.config import NightSettings, RunConfig, read_config
 from scripts.run.folder import RunFolder
 from scripts.run.lock import LOOP, holder
@@ -358,12 +358,7 @@ class Watcher:
 
 def _player(adapter_sha: str, steps: Sequence[StepSummary]) -> str:
     """The adapter's name in tables."""
-    if adapter_sha == BASE_ADAPTER:
-        return BASE
-    step = next((s.step for s in steps if s.adapter_sha == adapter_sha), None)
-    if step is None:
-        return adapter_sha[:12]
-    return step_name(step) if step else WARM_START
+    return arm_names(steps).get(adapter_sha, adapter_sha[:12])
 
 
 def _read_partial(path: Path) -> _Partial:
