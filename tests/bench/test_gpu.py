@@ -15,7 +15,7 @@ import torch
 from fieldkit.codec import read_bundle
 from fieldkit.errors import BadInput
 from fieldkit.training.adapter import check_adapter
-from tests.bench import gpu, page, trainers
+from tests.bench import child, gpu, page, trainers
 from tests.bench.gpu_work import ADAPTER, LINEAR, MODEL, QWEN_7B, SMALL, write_bundle
 from tests.bench.measurements import Measurements
 from tests.bench.plain_trainer import timed
@@ -129,7 +129,7 @@ def test_a_whole_step_runs_from_the_bundle_to_the_saved_adapter(
     work: Work, kept: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved: list[str] = []
-    run = gpu.child.run
+    run = child.run
 
     def look(module: str, *words: str, env: Mapping[str, str]) -> str:
         said = run(module, *words, env=env)
@@ -137,7 +137,7 @@ def test_a_whole_step_runs_from_the_bundle_to_the_saved_adapter(
         saved.extend(p.name for p in out.rglob("adapter_model.safetensors"))
         return said
 
-    monkeypatch.setattr(gpu.child, "run", look)
+    monkeypatch.setattr(child, "run", look)
     assert gpu._step(work, gpu.bundle_of(kept, work.adapter, work.config), name)["seconds"] > 0
     assert saved == ["adapter_model.safetensors"]
 
