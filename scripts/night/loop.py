@@ -36,15 +36,14 @@ from scripts.run.lock import LOCK_FD_VARIABLE, LOOP, run_lock
 from scripts.run.manifest import check_sandbox, free_changes, read_manifest
 from scripts.run.memory_account import USED, told
 from scripts.run.next_phase import FLAT, Phase, RunFiles, drive, phase_beside
-from scripts.run.plan import seconds_allotted
 from scripts.run.reader import RunReader
 from scripts.run.run_pool import require_reserve
 from scripts.run.state import (
+    outlook,
     phase_now,
     raise_converged,
     read_files,
     read_measured,
-    seconds_to_end,
     steps_planned,
 )
 from scripts.run.timings import LOOP_VARIABLE
@@ -208,15 +207,13 @@ class _Loop:
         step = files.newest + (phase in (Phase.ROLLOUT, Phase.TRAIN))
         figures = {"step": float(max(0, step))}
         measured = read_measured(self.folder, files, reader)
-        run, deadline_in = self.config.run, seconds_until(self.deadline)
-        allotted = seconds_allotted(run.steps, run.minutes, measured, deadline_in=deadline_in)
-        left = seconds_to_end(self.config, files, steps, measured, deadline_in)
-        if left is not None:
-            self._keep_forecast(steps, left)
-        if left is not None or allotted is None:  # else no step says yet how many fit
-            figures["steps"] = float(steps)
-        if (left := allotted if left is None else left) is not None:
-            figures["seconds_left"] = left
+        found = outlook(self.config, files, steps, measured, seconds_until(self.deadline))
+        if found.forecast is not None:
+            self._keep_forecast(steps, found.forecast)
+        if found.steps is not None:
+            figures["steps"] = float(found.steps)
+        if found.left is not None:
+            figures["seconds_left"] = found.left
         if phase is Phase.DONE:
             if files.flat and files.newest < steps:
                 self._note(FLAT)

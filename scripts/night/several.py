@@ -37,9 +37,8 @@ from scripts.run.config import read_config
 from scripts.run.folder import RunFolder
 from scripts.run.manifest import read_manifest, refuse_change
 from scripts.run.next_phase import Phase
-from scripts.run.plan import seconds_allotted
 from scripts.run.reader import RunReader
-from scripts.run.state import look, read_files, read_measured, seconds_to_end, steps_planned
+from scripts.run.state import look, outlook, read_files, read_measured, steps_planned
 
 AS_SET = LoopOptions()
 """A night as its run.toml says."""
@@ -83,10 +82,9 @@ def _seconds_left(night: RunFolder, whole: float | None, options: LoopOptions) -
     if whole is not None:
         return max(0.0, whole - _seconds(night))
     config = with_options(read_config(night.config), options)
-    run, files = config.run, read_files(night, config)
+    files = read_files(night, config)
     measured = read_measured(night, files)
-    left = seconds_to_end(config, files, steps_planned(night, config, files), measured)
-    return seconds_allotted(run.steps, run.minutes, measured) if left is None else left
+    return outlook(config, files, steps_planned(night, config, files), measured).left
 
 
 def is_over(night: RunFolder, options: LoopOptions = AS_SET) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from fieldkit.errors import PoolConverged
 from fieldkit.files.journal import Entry
@@ -26,6 +26,7 @@ from scripts.run.plan import (
     has_time_for_base,
     planned_steps,
     scaled_eval_seconds,
+    seconds_allotted,
     seconds_left,
 )
 from scripts.run.reader import RunReader, Sums, UnderWay
@@ -212,6 +213,32 @@ def seconds_to_end(
         run.steps, run.minutes, measured, deadline_in=deadline_in, before=left
     )
     return left + measured.base_seconds if is_played else left
+
+
+class Outlook(NamedTuple):
+    """How far a night goes. steps: in all; None where time limits them and none was measured yet.
+    left: seconds until all is done; None where nothing tells. forecast: the same where it was
+    measured, and not only allowed."""
+
+    steps: int | None
+    left: float | None
+    forecast: float | None
+
+
+def outlook(
+    config: RunConfig,
+    files: RunFiles,
+    steps: int,
+    measured: Measured,
+    deadline_in: float | None = None,
+) -> Outlook:
+    """What a person is told of a night that is planned to have so many steps. Parameters as
+    `seconds_to_end`."""
+    run, found = config.run, seconds_to_end(config, files, steps, measured, deadline_in)
+    if found is not None:
+        return Outlook(steps, found, found)
+    allotted = seconds_allotted(run.steps, run.minutes, measured, deadline_in=deadline_in)
+    return Outlook(steps if allotted is None else None, allotted, None)
 
 
 def is_flat(reader: RunReader, ahead: UnderWay | None = None) -> bool:

@@ -27,10 +27,10 @@ from scripts.run.folder import RunFolder
 from scripts.run.lock import LOOP, holder
 from scripts.run.manifest import other_host, read_manifest, typed_to_play
 from scripts.run.next_phase import Phase, RunFiles
-from scripts.run.plan import expected_step_seconds, planned_steps, seconds_allotted
+from scripts.run.plan import expected_step_seconds, planned_steps
 from scripts.run.programs import Memory, Program, Programs, read_memory
 from scripts.run.reader import read_step
-from scripts.run.state import as_told, read_measured, seconds_to_end
+from scripts.run.state import as_told, outlook, read_measured
 from scripts.run.timings import read_timings
 from scripts.watch.activity import Activity, State, activity, lives
 
@@ -260,12 +260,12 @@ class Watcher:
         planned = planned_steps(
             run.steps, run.minutes, measured, eval_every=run.eval_every, deadline_in=deadline_in
         )
-        left = seconds_to_end(replace(self._config, run=run), files, planned, measured, deadline_in)
-        if left is None:
-            left = seconds_allotted(run.steps, run.minutes, measured, deadline_in=deadline_in)
-            return planned if left is None else None, left, left or 0.0
+        found = outlook(replace(self._config, run=run), files, planned, measured, deadline_in)
+        if found.forecast is None:
+            return found.steps, found.left, found.left or 0.0
         is_last = files.newest >= planned
-        return planned, left, left if is_last else expected_step_seconds(measured.step_seconds)
+        step = found.forecast if is_last else expected_step_seconds(measured.step_seconds)
+        return found.steps, found.left, step
 
     def _step_began(self, n: int, doing: Activity) -> float:
         """When the present step began; during training, the start of its rollout, and in an
