@@ -47,6 +47,10 @@ def work_signal(group: RolloutGroup) -> Signal:
     return Signal.SATURATED if work and all(work) else Signal.STUCK
 
 
+LATE = "late"
+"""The metric of an attempt that a late call ended; others do not have it."""
+
+
 def had_no_room(t: Trajectory) -> bool:
     """Whether the opening of an attempt left no room for a reply."""
     return not t.turns and t.stop_reason is StopReason.CONTEXT_FULL
@@ -54,7 +58,7 @@ def had_no_room(t: Trajectory) -> bool:
 
 def was_late(t: Trajectory) -> bool:
     """A call of its last reply had no answer in time, so that nothing could be graded."""
-    return t.stop_reason is StopReason.TIME_LIMIT and t.grade.unrewarded
+    return bool(t.metrics.get(LATE))
 
 
 def is_paid(t: Trajectory) -> bool:

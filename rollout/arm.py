@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial as bind
 from pathlib import Path
+from shlex import quote
 
 from fieldkit.codec import SCHEMA, encode, encode_trajectory, from_plain, plain
 from fieldkit.errors import BadInput
@@ -247,7 +248,7 @@ def transcripts(folder: Path) -> Path:
     raise BadInput(
         f"{folder / TRAJECTORIES}: no such file, and no {PACKED_TRAJECTORIES}: this copy of the run"
         " does not have the arm's episodes, and nothing here can restore them; `grpo table"
-        f" {folder.parents[1]}` shows its figures"
+        f" {quote(str(folder.parents[1]))}` shows its figures"
     )
 
 

@@ -22,7 +22,7 @@ from fieldkit.errors import Unavailable
 from fieldkit.files.atomic import append_line, write_text
 from fieldkit.limits import allow_open_files
 from fieldkit.records import StopReason, Task, Trajectory, Turn, ended_by_themselves
-from reward.group_signal import is_paid
+from reward.group_signal import is_paid, was_late
 from rollout.envs.registry import environment_of
 from rollout.player import Player, TurnSeeds
 
@@ -257,11 +257,14 @@ async def fly(
 
     async def play_one(attempt: Attempt) -> None:
         async with seats:
-            for _ in range(1 + _REPLAYS):
+            for replays_left in reversed(range(1 + _REPLAYS)):
                 before = pulse.beat()
                 trajectory = await player.play(*attempt, seeds(attempt), tally.turn)
-                if pulse.beat() == before or not _ran_out_of_time(trajectory, attempt.task):
+                again = replays_left and pulse.beat() != before
+                if not (again and _ran_out_of_time(trajectory, attempt.task)):
                     break
+                if was_late(trajectory):
+                    player.late.take_back()
             if partial:
                 await partial.append(trajectory)
         done[attempt.key] = trajectory

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from fieldkit.errors import Unavailable
 from fieldkit.eval.grade import Grade
 from fieldkit.records import ActionKind, StopReason, Task, Trajectory, Turn
+from reward.group_signal import LATE
 from reward.reward import Reward
 from rollout.envs.base import Step, World
 from rollout.envs.registry import environment_of
@@ -51,6 +52,11 @@ class LateCalls:
     def earn(self) -> None:
         """An episode ended in another way."""
         self._left = min(self._left + 1 / _EPISODES_A_LATE, _EPISODES_A_LATE)
+
+    def take_back(self) -> None:
+        """The episode that was excused last is played again."""
+        self._left += 1
+        self._excused -= 1
 
     def excuse(self, late: str) -> None:
         """Let the episode end. Raises `Unavailable` that begins with `late` if too many have."""
@@ -126,7 +132,12 @@ class Player:
         while stop is None:
             began = self.clock()
             seed, prompt_ids = seeds(len(turns)), policy.prompt_ids
-            said = await policy.reply(seed)
+            try:
+                said = await policy.reply(seed)
+            except NoRoom:  # of an endpoint, which alone knows how long the opening is
+                if environment_of(task).opening is not None:
+                    raise
+                said = StopReason.CONTEXT_FULL
             if said is None or isinstance(said, StopReason):
                 stop = said or StopReason.TASK_COMPLETE
                 break
@@ -232,7 +243,8 @@ def _metrics(turns: Sequence[Turn], steps: Sequence[Step]) -> dict[str, float]:
 
     tokens: sampled. prompt_tokens: read by the engine, over all turns (most of them from its prefix
     cache). context_tokens: the longest prompt and its reply. no_action_turns: replies without an
-    action that did not stop. cut_turns: replies that reached the length limit.
+    action that did not stop. cut_turns: replies that reached the length limit. late: there, and 1,
+    where a call of the last reply had no answer in time.
     """
     contexts = (len(t.prompt_ids) + len(t.completion_ids) for t in turns)
     sums = {
@@ -244,4 +256,6 @@ def _metrics(turns: Sequence[Turn], steps: Sequence[Step]) -> dict[str, float]:
         "no_action_turns": sum(t.action.kind is ActionKind.NONE for t in turns),
         "cut_turns": sum(t.finish_reason == "length" for t in turns),
     }
+    if steps and steps[-1].late:
+        sums[LATE] = 1
     return {name: float(value) for name, value in sums.items()}

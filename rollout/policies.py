@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fieldkit.errors import BadInput, Unavailable
+from fieldkit.files.json_text import whole_text
 from fieldkit.records import Sampling, StopReason, Task
 from rollout.envs.base import Message, Opening, Reply
 from rollout.settings import EpisodeSettings
@@ -243,6 +244,7 @@ def _read_chat(answer: Mapping[str, Any], where: str) -> tuple[str, str, int]:
         tokens = int((answer.get("usage") or {}).get("prompt_tokens") or 0)
         if not isinstance(text, str):
             raise TypeError(f"content is {type(text).__name__}")
+        text = whole_text(text)  # a gateway may have cut a pair of surrogates
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as e:
         raise Unavailable(f"{where}: the answer is no chat completion ({e!r})") from None
     return text, finish_reason, tokens

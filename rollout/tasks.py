@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from fieldkit.codec import decode, encode, from_plain
@@ -90,7 +91,8 @@ def check_without_final(pool: Path, final: Path) -> None:
         _refuse_shared(pool, final, "final", shared_tasks(pool, final, decoded_by_line))
     except (KeyError, TypeError, AttributeError) as e:
         raise BadInput(
-            f"{final}: a task of it is not sound ({e!r}); `grpo tasks check {final}` says where"
+            f"{final}: a task of it is not sound ({e!r}); `grpo tasks check {quote(str(final))}`"
+            " says where"
         ) from None
 
 
@@ -139,7 +141,7 @@ def tasks_by_line(path: Path) -> dict[int, Task]:
     problems = [problem for problem in found if problem.fatal]
     if problems:
         more = f" ({len(problems)} problems in all)" if len(problems) > 1 else ""
-        raise BadInput(f"{problems[0]}{more}; `grpo tasks check {path}` lists them all")
+        raise BadInput(f"{problems[0]}{more}; `grpo tasks check {quote(str(path))}` lists them all")
     if not tasks:
         raise BadInput(f"{path}: there is no task in it")
     return tasks

@@ -95,13 +95,8 @@ def require_memory(
     now = available()
     gpu = now.gpu if on_gpu else None
     room = now.host // beside if gpu is None else gpu
-    whole = weight_bytes(model_dir, item_bytes)
-    if gpu is not None and shards > 1 and now.host // beside < whole:
-        raise Shortage(
-            f"each of {beside} processes loads the whole base, {whole / GIB:.1f} GiB, into the"
-            f" host's memory before it is sharded, and {now.host // beside / GIB:.1f} GiB are"
-            " available for each; set trainer.processes to fewer, or free memory"
-        )
+    if gpu is not None and shards > 1:
+        require_whole_bases(model_dir, item_bytes, beside)
     fixed, per_token, per_copy = _needs(
         model_dir,
         settings,
@@ -152,6 +147,19 @@ def require_memory(
         f"{what} needs about {needed / GIB:.1f} GiB, "
         f"{room / GIB:.1f} GiB are available{each}; {remedy}"
     )
+
+
+def require_whole_bases(model_dir: Path, item_bytes: int, processes: int) -> None:
+    """Raise `Shortage` where the host's memory does not hold the base once for each of so many
+    processes, which load it whole before it is sharded over GPUs with memory of their own."""
+    whole, each = weight_bytes(model_dir, item_bytes), available().host // processes
+    if each < whole:
+        raise Shortage(
+            f"each of {processes} processes loads the whole base, {whole / GIB:.1f} GiB, into the"
+            f" host's memory before it is sharded, and {each / GIB:.1f} GiB are available for each;"
+            " free memory, or set trainer.processes to fewer, if fewer parts of the base fit the"
+            " GPUs"
+        )
 
 
 @dataclass(frozen=True)

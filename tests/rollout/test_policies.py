@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fieldkit.client import AsyncChatClient
+from fieldkit.codec import encode_trajectory
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.records import StopReason, Trajectory
 from rollout.envs.base import Opening
+from rollout.envs.shell import SHELL
 from rollout.policies import chatting, reciting
 from rollout.settings import EpisodeSettings
 from tests.fieldkit.answering import Endpoint, answering
@@ -131,3 +134,21 @@ async def test_written_replies_that_do_not_say_that_they_are_done_end_the_episod
     assert [turn.text for turn in t.turns] == [WORK]
     assert t.turns[0].completion_ids == chat.encode_reply(WORK)
     assert t.stop_reason is StopReason.TASK_COMPLETE
+
+
+@pytest.mark.parametrize("answer", [(400, "maximum context length is 9"), says("x", 9_999)])
+async def test_an_opening_that_only_the_world_knows_and_that_does_not_fit_ends_the_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Answer
+) -> None:
+    known_late = replace(SHELL, opening=None)
+    monkeypatch.setattr("rollout.player.environment_of", lambda task: known_late)
+    t, _ = await play(tmp_path, answer)
+    assert (t.turns, t.stop_reason) == ((), StopReason.CONTEXT_FULL)
+
+
+async def test_half_a_pair_of_surrogates_in_a_reply_is_stored_as_a_question_mark(
+    tmp_path: Path,
+) -> None:
+    t, _ = await play(tmp_path, says("half \ud83d"), max_turns=1)
+    assert t.turns[0].text == "half ?"
+    assert encode_trajectory(t).encode()

@@ -190,6 +190,15 @@ def test_a_file_as_clawgym_publishes_it_is_read(tmp_path: Path) -> None:
     assert read_tasks(write(tmp_path / "again.jsonl", task)) == (task,)
 
 
+def test_a_row_that_names_its_environment_is_no_published_task(tmp_path: Path) -> None:
+    """Sets of intents have the column too."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"environment": "bank", "text": "how much?", "intent": "balance"}\n')
+    (problem,) = check_tasks(path)
+    assert "environment 'bank' is unknown" in problem.reason or "schema" in problem.reason
+    assert "task_id" not in problem.reason
+
+
 def test_a_published_task_may_speak_of_our_own_keys(tmp_path: Path) -> None:
     wanted = {"kind": "file_contents_contain", "path": "a.log", "must_contain": ["env", "schema"]}
     path = tmp_path / "clawgym.jsonl"
@@ -217,10 +226,16 @@ def test_a_binary_stub_of_no_possible_size_is_refused(tmp_path: Path, size: Any)
     assert "content: expected a size" in problem.reason
 
 
+def test_a_task_that_nothing_can_pass_is_refused_with_its_line(tmp_path: Path) -> None:
+    """Held out it would leave a whole night without tables."""
+    path = write(tmp_path / "tasks.jsonl", with_assertions())
+    with pytest.raises(BadInput, match=r"tasks\.jsonl:1: .*a: verifiable_assertions is empty"):
+        read_tasks(path)
+
+
 @pytest.mark.parametrize(
     ("assertions", "why"),
     [
-        ([], "no assertion"),
         ([unchanged("notes.txt")], "doing nothing passes"),
         ([unchanged("notes.txt"), absent("a"), contains("notes.txt", "about")], "doing nothing"),
         ([exists("notes.txt"), matches("notes.txt", "about")], "doing nothing passes"),

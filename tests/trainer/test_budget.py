@@ -26,6 +26,7 @@ from trainer.budget import (
     forecast,
     item_bytes_of,
     require_memory,
+    require_whole_bases,
     smaller_budget,
 )
 from trainer.scoring import shared_prefix
@@ -327,6 +328,10 @@ def test_of_a_sharded_base_a_gpu_holds_a_part_and_two_layers_and_the_host_all_of
         require(8 * whole, part + rest - 1)
     with pytest.raises(Shortage, match="each of 8 processes loads the whole base"):
         require(8 * whole - 8, part + rest)
+    with pytest.raises(Shortage, match="each of 8 processes loads the whole base"):
+        require_whole_bases(tiny_model, 4, 8)  # as a run's start asks
+    with_room(monkeypatch, 8 * whole, part + rest)
+    require_whole_bases(tiny_model, 4, 8)
 
 
 def test_a_rank_without_a_segment_needs_what_a_program_needs(

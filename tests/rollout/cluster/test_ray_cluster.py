@@ -20,6 +20,7 @@ from rollout.cluster.ray_cluster import (
     nodes,
     options,
     require_room,
+    require_room_together,
 )
 
 
@@ -121,6 +122,19 @@ def test_what_no_node_could_ever_hold_is_an_error_at_once() -> None:
         " the nodes have box-0 2 CPU, 2.5e+09 memory; box-1 4 CPU, 1 GPU, 2.5e+09 memory; add a"
         " node with `ray start --address=HOST:PORT`, or set cluster.trainer_needs"
     )
+
+
+def test_servers_that_stay_have_to_fit_beside_the_trainer() -> None:
+    gpu = {"GPU": 1.0}
+    two = nodes(cluster({"GPU": 1.0, "CPU": 8.0}, {"GPU": 1.0, "CPU": 8.0}))
+    require_room_together(two, 1, gpu, gpu)
+    require_room_together(two, 2, gpu, {"CPU": 4.0})
+    with pytest.raises(Unavailable, match=r"hold 1 server\(s\) beside.*is 2.*\"restart\""):
+        require_room_together(two, 2, gpu, gpu)
+    four = nodes(cluster({"GPU": 4.0}, {"GPU": 1.0}))
+    require_room_together(four, 3, gpu, {"GPU": 2.0})
+    with pytest.raises(Unavailable, match="hold 3 server"):
+        require_room_together(four, 4, gpu, {"GPU": 2.0})
 
 
 def test_what_found_no_room_in_time_says_what_to_look_at() -> None:

@@ -265,4 +265,4 @@ def test_a_server_that_died_makes_room_too(tiny: TinyModel, tmp_path: Path, call
 def test_no_server_sleeps_on_a_cpu(tiny: TinyModel) -> None:
     settings = replace(EngineSettings(), lifecycle="sleep")
     with pytest.raises(BadInput, match=r'engine\.lifecycle: "sleep" is for a GPU.*"auto"'):
-        vllm_server.command(tiny.folder, settings, None, {}, 1)
+        vllm_server.require_servable(tiny.folder, settings)

@@ -15,6 +15,7 @@ from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.forecast import forecast
 from rollout.engine.replica import ENGINE, Replica, is_engine
 from rollout.engine.serve import _serve_all, _together
+from rollout.engine.target import Target
 from rollout.engine.vllm_server import command, environment, memory_needed, require_servable
 from tests.conftest import TinyModel
 
@@ -215,7 +216,18 @@ def test_settings_with_which_no_server_of_the_model_starts_are_refused_before_an
     tiny: TinyModel, settings: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(BadInput, match=says):
-        command(tiny.folder, EngineSettings(**settings), None, {}, 1)
+        require_servable(tiny.folder, EngineSettings(**settings))
+
+
+def test_what_a_server_elsewhere_is_like_does_not_depend_on_this_machines_gpus(
+    tiny: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_server, "is_cpu_build", lambda: False)
+    monkeypatch.setattr(vllm_server, "_gpus", lambda: ["0"])
+    settings = EngineSettings(tensor_parallel=2)
+    with pytest.raises(BadInput, match="a server takes 2 GPUs and may use 1"):
+        require_servable(tiny.folder, settings)
+    assert Target(tiny.folder, settings, {}, "base").fingerprint()
 
 
 def test_processors_that_a_person_chose_are_taken_as_vllm_takes_them(tiny: TinyModel) -> None:

@@ -16,6 +16,7 @@ import torch
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.eval.grade import RewardPart
 from fieldkit.records import RolloutGroup, StopReason, Task, Trajectory
+from reward.group_signal import LATE
 from reward.reward import Reward
 from rollout.envs.base import Site
 from rollout.envs.configured import environment_hashes, register_environments
@@ -116,11 +117,14 @@ async def test_an_attempt_that_a_late_call_ended_is_paid_by_no_comparison(tmp_pa
     played = await asyncio.to_thread(play, settings(), tmp_path)
     first, *others = played.trajectories
     nothing = replace(first.grade, rewards=(RewardPart("reward", None),))
-    late = replace(first, grade=nothing, stop_reason=StopReason.TIME_LIMIT)
+    ended = replace(first, grade=nothing, stop_reason=StopReason.TIME_LIMIT)
+    late = replace(ended, metrics={**ended.metrics, LATE: 1.0})
     found = await of_group(TASK, [late, *others])
     assert found[0].unrewarded
     assert [g.rewards[-1].name for g in found] == ["shortest"] * len(found)
     assert [g.rewards[-1].value for g in found] == [None, 0.0, 0.0, 1.0]
+    only_slow = await of_group(TASK, [ended, *others])
+    assert only_slow[0].rewards[-1].value is not None, "its tools took long, and it was graded"
 
 
 def calculated_by_trl(function: Any, attempts: Sequence[Trajectory]) -> list[float | None]:

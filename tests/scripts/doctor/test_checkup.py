@@ -17,12 +17,14 @@ import pytest
 from fieldkit.errors import Interrupted, Shortage
 from fieldkit.gate import memory
 from fieldkit.gate.memory import GIB
+from rollout.cluster.cluster_settings import ClusterSettings
 from rollout.engine.forecast import MemoryForecast
 from rollout.engine.port import HOST, free_port
 from rollout.envs.configured import register_environments
 from scripts.base.checkout import ROOT
 from scripts.doctor import checkup
 from scripts.doctor.run_checks import examine_run
+from scripts.run.config import RunConfig
 from scripts.run.folder import RunFolder
 from tests.conftest import TinyModel
 from tests.tiny_policy import write_run
@@ -103,6 +105,14 @@ def test_a_library_that_vllm_loads_is_told_where_it_is_missing(
     assert not packages.ok
     assert packages.text.startswith("missing: libnowhere.so.1, without which vLLM does not start")
     assert packages.text.endswith("`make system` installs it")
+
+
+def test_of_a_cluster_this_machines_gpu_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkup, "is_cpu_build", lambda: False)
+    monkeypatch.setattr(checkup, "_COMPUTE", "import sys; sys.exit('no GPU on the head')")
+    on_nodes = RunConfig(cluster=ClusterSettings(kind="ray"))
+    (gpu,) = (f for f in checkup.examine(on_nodes) if f.name == "gpu")
+    assert (gpu.ok, "on the cluster's nodes" in gpu.text) == (True, True)
 
 
 def test_a_gpu_on_which_torch_cannot_compute_is_told_in_torchs_words(
@@ -301,9 +311,18 @@ def test_what_fits_at_once_runs_side_by_side_and_what_does_not_one_after_the_oth
 
 
 def test_a_run_that_restarts_where_both_fit_is_told_what_would_swap() -> None:
-    told = replace(forecast(3, 4, 7), restarts=True).told()
+    told = replace(forecast(3, 4, 7), lifecycle="restart").told()
     assert 'starts the server again for every adapter; "auto" swaps adapters in' in told
-    assert "one after the other" in replace(forecast(3, 4, 6), restarts=True).told()
+    assert "one after the other" in replace(forecast(3, 4, 6), lifecycle="restart").told()
+
+
+def test_a_server_that_keeps_its_memory_has_to_fit_beside_the_trainer() -> None:
+    tight = replace(forecast(3, 4, 6), lifecycle="hotswap")
+    with pytest.raises(Shortage, match=r"not enough for both.*'hotswap'.*lifecycle = \"auto\""):
+        tight.told()
+    told = replace(tight, free=7 * GIB, longest=5 * GIB).told()
+    assert "side by side, but for an episode that fills the context" in told
+    assert "one after the other, so the server sleeps" in replace(tight, lifecycle="sleep").told()
 
 
 def test_what_does_not_fit_alone_is_a_shortage_with_the_largest_holders() -> None:

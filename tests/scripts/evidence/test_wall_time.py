@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fieldkit.files.journal import Entry
@@ -59,6 +61,12 @@ def test_restarts_are_held_against_hot_swap() -> None:
     found = wall_time([step], [RESTARTED], 32, 64)
     assert found is not None
     assert "40 s (40 % of the night)" in found.sentences[0]
+    assert "hot-swap would have saved" in found.sentences[0]
+    reason = "restart: 9.1 GiB of GPU memory beside the engine, the trainer needs about 15.0"
+    short = replace(RESTARTED, data={**RESTARTED.data, "reason": reason})
+    forced = wall_time([step], [short], 32, 64)
+    assert forced is not None
+    assert "the memory was not enough for engine and trainer at once" in forced.sentences[0]
     swapped = wall_time([step], [SWAPPED], 32, 64)
     assert swapped is not None
     assert "nothing to gain" in swapped.sentences[0]

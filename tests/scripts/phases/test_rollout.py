@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from fieldkit.eval.grade import Grade, RewardPart
 from fieldkit.records import RolloutGroup, Signal, StopReason
+from reward.group_signal import LATE
 from scripts.phases.rollout import late, no_room, unrewarded
 from tests.scripts.evals import trajectory
 
@@ -40,7 +41,12 @@ def test_attempts_that_a_late_call_ended_are_warned_of_once() -> None:
     first, second, third = whole.trajectories
     [turn] = trajectory("a", "sha", 1, 1, False).turns
     said_so = replace(turn, observation="the tool wait: no answer in 60 s")
-    ended = replace(second, turns=(said_so,), stop_reason=StopReason.TIME_LIMIT)
+    ended = replace(
+        second,
+        turns=(said_so,),
+        stop_reason=StopReason.TIME_LIMIT,
+        metrics={**second.metrics, LATE: 1.0},
+    )
     groups = (replace(whole, trajectories=(first, ended, third)),)
     said = late(groups)
     assert said is not None

@@ -83,6 +83,7 @@ def test_what_works_is_kept_and_every_other_reply_has_its_fate(write: Written) -
     replies = [
         said(copy_task(0)),
         said("Sorry, no."),
+        said(copy_task(1, assertions=[{"kind": "file_exists", "path": "a", "n": float("nan")}])),
         said(copy_task(1, assertions=[{"kind": "file_exists", "path": "../up"}])),
         said(copy_task(1, assertions=[{"kind": "file_unchanged", "path": "plan.txt"}])),
         said(copy_task(1, commands=["cp plan.txt elsewhere"])),
@@ -95,7 +96,7 @@ def test_what_works_is_kept_and_every_other_reply_has_its_fate(write: Written) -
     assert [t.info["author"] for t in tasks] == ["m", "m"]
     assert found.fates() == {
         Fate.KEPT: (2, ""),
-        Fate.UNREADABLE: (1, "there is no JSON object in it"),
+        Fate.UNREADABLE: (2, "there is no JSON object in it"),
         Fate.UNSOUND: (
             1,
             "verifiable_assertions.0.path: '../up' has a component '..'; write the plain path",

