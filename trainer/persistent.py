@@ -24,7 +24,7 @@ from fieldkit.errors import BadInput, foreseen
 from fieldkit.files.json_text import parse_json
 from trainer.inputs import StepInputs
 from trainer.progress import JsonLines, Lines
-from trainer.scoring.kept_model import KeptModel, give_back
+from trainer.scoring.kept_model import KeptModel, give_back, held_on_gpu
 from trainer.settings import TrainerSettings
 from trainer.step import train
 
@@ -83,7 +83,8 @@ def _answer(connection: socket.socket, talk: TextIO, model: KeptModel) -> None:
     watcher.start()
     code, error = _step(line, talk, model)
     finished.set()
-    talk.write(json.dumps({"event": "end", "code": code, "error": error}) + "\n")
+    held = {"on_gpu": n} if (n := held_on_gpu()) else {}
+    talk.write(json.dumps({"event": "end", "code": code, "error": error, **held}) + "\n")
     talk.flush()
     connection.shutdown(socket.SHUT_RDWR)  # which ends the watcher too
     watcher.join()

@@ -41,8 +41,9 @@ from scripts.run.timings import LOOP_VARIABLE
 TRAINER = "trainer"
 """The name of its entry in the ledger."""
 
-_WAITS, _FOUND_FREE = "waits", "found_free"
-"""Notes on it: how its threads wait, and at how many steps in turn the cores were free since."""
+_WAITS, _FOUND_FREE, _ON_GPU = "waits", "found_free", "on_gpu"
+"""Notes on it: how its threads wait, at how many steps in turn the cores were free since, and the
+bytes of its tensors on GPUs after its last step."""
 
 _SOURCES = ("trainer", "fieldkit")
 """The packages that its process has imported."""
@@ -53,10 +54,12 @@ _STARTERS = (MARKER_VARIABLE, LEDGER_VARIABLE, KEPT_VARIABLE, LOCK_FD_VARIABLE, 
 
 @dataclass(frozen=True)
 class Answer:
-    """The end of a step: the exit code that `python -m trainer` would have, and its error."""
+    """The end of a step: the exit code that `python -m trainer` would have, and its error. on_gpu:
+    bytes that the process goes on holding there."""
 
     code: int
     error: str
+    on_gpu: int = 0
 
 
 class KeptTrainer:
@@ -82,12 +85,20 @@ class KeptTrainer:
             for lines in read_lines(connection.fileno()):
                 for line in lines:
                     if (answer := _answer(line)) is not None:
+                        self._note(answer.on_gpu)
                         return answer
                     on_line(line)
                 if stop_asked():
                     break
         self.stop()
         return None
+
+    def _note(self, on_gpu: int) -> None:
+        """Keep in the ledger what it says that it holds: in a container, and under WSL, the driver
+        tells nobody."""
+        owned = self._ledger.get(TRAINER)
+        if owned is not None and owned.info.get(_ON_GPU, 0) != on_gpu:
+            self._ledger.record(replace(owned, info={**owned.info, _ON_GPU: on_gpu}))
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[socket.socket]:
@@ -155,7 +166,7 @@ class KeptTrainer:
         owned = self._ledger.get(TRAINER)
         if owned is None or owned.pid is None or not is_running(owned):
             return 0
-        on_gpu = memory.gpu_held_by([owned.pid])
+        on_gpu = max(memory.gpu_held_by([owned.pid]), owned.info.get(_ON_GPU, 0))
         return on_gpu if memory.gpu_total() is not None else memory.held_by(owned.pid) + on_gpu
 
 
@@ -200,7 +211,7 @@ def _answer(line: str) -> Answer | None:
         return None
     if not isinstance(value, dict) or value.get("event") != "end":
         return None
-    return Answer(int(value["code"]), str(value["error"]))
+    return Answer(int(value["code"]), str(value["error"]), int(value.get("on_gpu", 0)))
 
 
 def stands_beside(engine: Owned | None) -> bool:

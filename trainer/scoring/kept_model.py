@@ -115,6 +115,14 @@ def give_back() -> None:
         allocator.malloc_trim(0)
 
 
+def held_on_gpu() -> int:
+    """Bytes of this process's tensors on GPUs."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return 0
+    return sum(map(torch.cuda.memory_allocated, range(torch.cuda.device_count())))
+
+
 def _put(file: Path, policy: Policy) -> None:
     lora, tensors = policy.lora(), load_tensors(file)
     require_alike(tensors, lora, str(file))

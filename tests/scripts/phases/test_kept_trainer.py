@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -233,6 +234,22 @@ def test_it_holds_of_a_gpus_memory_what_is_on_the_gpu_and_of_shared_memory_both(
     monkeypatch.setattr("fieldkit.gate.memory.held_by", lambda pid: 2 * GIB)
     monkeypatch.setattr("fieldkit.gate.memory.gpu_held_by", lambda pids: 5 * GIB)
     assert KeptTrainer(tmp_path, {}).held == held
+
+
+@pytest.mark.parametrize(("driver", "held"), [(0, 15 * GIB), (16 * GIB, 16 * GIB)])
+def test_what_it_says_that_it_holds_counts_where_the_driver_tells_nobody(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, driver: int, held: int
+) -> None:
+    ledger = Ledger(folder.ledger)
+    entry = ledger.started(ledger.announce(TRAINER, ["trainer"], folder.log), os.getpid())
+    said = {"event": "end", "code": 0, "error": "", "on_gpu": 15 * GIB}
+    answer = kept_trainer._answer(json.dumps(said))
+    assert answer is not None
+    kept(folder)._note(answer.on_gpu)
+    monkeypatch.setattr("fieldkit.gate.memory.gpu_total", lambda: 24 * GIB)
+    monkeypatch.setattr("fieldkit.gate.memory.gpu_held_by", lambda pids: driver)
+    assert kept(folder).held == held
+    ledger.forget(entry)
 
 
 def test_it_stays_only_beside_an_engine_that_keeps_its_memory() -> None:
