@@ -42,11 +42,21 @@ def folder(tmp_path: Path) -> Iterator[RunFolder]:
 
 
 @pytest.fixture
-def request_line(
+def inputs(
     bundle: Path, adapter: Path, reference: Path, tiny_model: Path, tmp_path: Path
-) -> str:
-    inputs = StepInputs(bundle, adapter, reference, tiny_model, None, tmp_path / "step-001")
+) -> StepInputs:
+    return StepInputs(bundle, adapter, reference, tiny_model, None, tmp_path / "step-001")
+
+
+@pytest.fixture
+def request_line(inputs: StepInputs, tmp_path: Path) -> str:
     return Request(inputs, SETTINGS, tmp_path / "train.log").line()
+
+
+@pytest.fixture
+def quick_line(inputs: StepInputs, silent_bundle: Path, tmp_path: Path) -> str:
+    """A step in which nothing is trained, for which no library is imported."""
+    return Request(replace(inputs, bundle=silent_bundle), SETTINGS, tmp_path / "train.log").line()
 
 
 def kept(folder: RunFolder) -> KeptTrainer:
@@ -102,14 +112,14 @@ def test_a_process_that_is_killed_in_a_step_gives_no_answer_and_the_next_call_st
 
 
 def test_a_process_that_was_killed_between_steps_is_replaced(
-    folder: RunFolder, request_line: str
+    folder: RunFolder, quick_line: str
 ) -> None:
-    kept(folder).ask(request_line, ignore, never)
+    kept(folder).ask(quick_line, ignore, never)
     first = owned(folder)
     assert first.pid is not None
     os.kill(first.pid, signal.SIGKILL)
     assert wait_ended(first, 10)
-    answer = kept(folder).ask(request_line, ignore, never)
+    answer = kept(folder).ask(quick_line, ignore, never)
     assert answer is not None
     assert answer.code == 0
     assert owned(folder).pid != first.pid
@@ -117,18 +127,18 @@ def test_a_process_that_was_killed_between_steps_is_replaced(
 
 
 def test_a_process_of_other_code_is_replaced(
-    folder: RunFolder, request_line: str, monkeypatch: pytest.MonkeyPatch
+    folder: RunFolder, quick_line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept(folder).ask(request_line, ignore, never)
+    kept(folder).ask(quick_line, ignore, never)
     first = owned(folder)
     monkeypatch.setattr(kept_trainer, "_SOURCES", ("trainer",))  # as if fieldkit had changed
-    kept(folder).ask(request_line, ignore, never)
+    kept(folder).ask(quick_line, ignore, never)
     assert not is_running(first)
     assert owned(folder).pid != first.pid
 
 
 def test_a_trainer_stays_however_busy_the_cores_have_become(
-    folder: RunFolder, request_line: str, tmp_path: Path
+    folder: RunFolder, quick_line: str, tmp_path: Path
 ) -> None:
     nobody_said = {n: v for n, v in os.environ.items() if n not in (WAIT_POLICY, SPINS)}
 
@@ -138,7 +148,7 @@ def test_a_trainer_stays_however_busy_the_cores_have_become(
 
     begun = env(free=True)
     assert SPINS in begun
-    assert KeptTrainer(folder.path, begun).ask(request_line, ignore, never) is not None
+    assert KeptTrainer(folder.path, begun).ask(quick_line, ignore, never) is not None
     assert env(free=False) == begun
     said = {**nobody_said, WAIT_POLICY: "active"}
     assert as_it_waits(folder.path, said) == said
@@ -194,14 +204,12 @@ def test_a_process_that_stopped_in_its_step_is_ended_when_it_is_silent_for_too_l
     assert Ledger(folder.ledger).get(TRAINER) is None
 
 
-def test_a_process_whose_socket_was_removed_is_replaced(
-    folder: RunFolder, request_line: str
-) -> None:
+def test_a_process_whose_socket_was_removed_is_replaced(folder: RunFolder, quick_line: str) -> None:
     """As by what cleans /tmp: the process lives, and nothing reaches it."""
-    kept(folder).ask(request_line, ignore, never)
+    kept(folder).ask(quick_line, ignore, never)
     first = owned(folder)
     Path(first.info["socket"]).unlink()
-    answer = kept(folder).ask(request_line, ignore, never)
+    answer = kept(folder).ask(quick_line, ignore, never)
     assert answer is not None
     assert answer.code == 0
     assert not is_running(first)
@@ -214,8 +222,8 @@ def test_a_wish_to_stop_ends_the_process_in_its_step(folder: RunFolder, request_
     assert not Path(Request.read(request_line).inputs.out_dir, "train.json").exists()
 
 
-def test_ending_it_leaves_no_process_and_no_socket(folder: RunFolder, request_line: str) -> None:
-    kept(folder).ask(request_line, ignore, never)
+def test_ending_it_leaves_no_process_and_no_socket(folder: RunFolder, quick_line: str) -> None:
+    kept(folder).ask(quick_line, ignore, never)
     found = owned(folder)
     assert stop_trainer(folder.path) == 1
     assert not is_running(found)

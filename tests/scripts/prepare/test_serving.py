@@ -96,32 +96,39 @@ def serving(policy: tuple[Path, Path], folder: Path, *more: str) -> Iterator[Ser
         shutil.rmtree(folder_of(port), ignore_errors=True)
 
 
+@pytest.fixture(scope="module")
+def served(
+    policy: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Serving]:
+    """One that no test ends."""
+    with serving(policy, tmp_path_factory.mktemp("served")) as one:
+        yield one
+
+
 def test_a_run_with_the_printed_lines_plays_and_trains_on_it(
-    policy: tuple[Path, Path], tmp_path: Path
+    policy: tuple[Path, Path], tmp_path: Path, served: Serving
 ) -> None:
-    with serving(policy, tmp_path) as served:
-        assert f"{OFFERED} is loaded" in served.said.read_text()
-        shared = tmp_path / "shared"
-        shared.mkdir()
-        engine = {**served.keys, "shared": str(shared)}
-        night = Night(write_run(tmp_path / "night", *policy, run={"steps": 1}, engine=engine))
-        night.env["VLLM_API_KEY"] = KEY
-        assert night.run() == 0, night.said
-        journal = Journal(night.folder.journal).read()
-        assert [e.data["engine"] for e in journal if e.event == FORECAST] == [False]
-        assert f"engine http://{HOST}:{served.port}: night-v1" in night.said
-        assert Ledger(night.folder.ledger).entries() == []
+    assert f"{OFFERED} is loaded" in served.said.read_text()
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    engine = {**served.keys, "shared": str(shared)}
+    night = Night(write_run(tmp_path / "night", *policy, run={"steps": 1}, engine=engine))
+    night.env["VLLM_API_KEY"] = KEY
+    assert night.run() == 0, night.said
+    journal = Journal(night.folder.journal).read()
+    assert [e.data["engine"] for e in journal if e.event == FORECAST] == [False]
+    assert f"engine http://{HOST}:{served.port}: night-v1" in night.said
+    assert Ledger(night.folder.ledger).entries() == []
 
 
-def test_it_asks_every_caller_for_the_key(policy: tuple[Path, Path], tmp_path: Path) -> None:
-    with serving(policy, tmp_path) as served:
-        url = f"http://{HOST}:{served.port}/v1/models"
-        assert httpx.get(url).status_code == httpx.codes.UNAUTHORIZED
-        known = httpx.get(url, headers={"Authorization": f"Bearer {KEY}"})
-        assert known.status_code == httpx.codes.OK
-        assert OFFERED in known.text
-        words = served.entry.command  # the double has a check of its own, vLLM this one
-        assert words[words.index("--middleware") + 1] == MIDDLEWARE
+def test_it_asks_every_caller_for_the_key(served: Serving) -> None:
+    url = f"http://{HOST}:{served.port}/v1/models"
+    assert httpx.get(url).status_code == httpx.codes.UNAUTHORIZED
+    known = httpx.get(url, headers={"Authorization": f"Bearer {KEY}"})
+    assert known.status_code == httpx.codes.OK
+    assert OFFERED in known.text
+    words = served.entry.command  # the double has a check of its own, vLLM this one
+    assert words[words.index("--middleware") + 1] == MIDDLEWARE
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -156,15 +163,14 @@ def test_where_its_server_ends_it_ends_with_exit_4_and_names_the_log(
 
 
 def test_a_second_one_at_the_port_is_refused_and_the_first_goes_on(
-    policy: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    policy: tuple[Path, Path], served: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serving(policy, tmp_path) as served:
-        monkeypatch.setenv("VLLM_API_KEY", KEY)
-        ended = grpo(*words_of(policy, served.port))
-        assert ended.code == 6
-        told = f"another `grpo serve` has port {served.port}: `kill {served.process.pid}` ends it"
-        assert told in ended.error
-        assert served.server.is_running()
+    monkeypatch.setenv("VLLM_API_KEY", KEY)
+    ended = grpo(*words_of(policy, served.port))
+    assert ended.code == 6
+    told = f"another `grpo serve` has port {served.port}: `kill {served.process.pid}` ends it"
+    assert told in ended.error
+    assert served.server.is_running()
 
 
 @pytest.fixture
