@@ -132,11 +132,12 @@ def require_room_together(
 ) -> None:
     """Raise `Unavailable` where these nodes cannot hold so many servers and the trainer at once, as
     they have to unless the servers are ended before each training."""
-    most = max(
+    beside_it = (
         sum(_fitting(other, engine, trainer if other is node else {}) for other in there)
         for node in there
         if node.can_hold(trainer)
     )
+    most = max(beside_it, default=0)
     if most < servers:
         raise Unavailable(
             f"the nodes of the Ray cluster hold {most:g} server(s) beside the trainer, and"

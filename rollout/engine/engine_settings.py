@@ -15,7 +15,6 @@ from pydantic import FiniteFloat, NonNegativeFloat, NonNegativeInt, PositiveFloa
 
 from fieldkit.client.address import host_of
 from fieldkit.errors import BadInput
-from fieldkit.gate.memory import GIB
 from fieldkit.settings import Change, Choice, NoCondition, Unit, settings
 from rollout.engine.lifecycle import AUTO, CHOICES
 
@@ -127,6 +126,8 @@ class EngineSettings:
     @property
     def kv_cache_bytes(self) -> int:
         """Of one rank, on a CPU."""
+        from fieldkit.gate.memory import GIB  # run.toml is read with every command
+
         return int(self.kv_cache_gib * GIB)
 
     @property
