@@ -41,7 +41,6 @@ def serve(spec: dict[str, Any], host: str, port: int) -> None:
     settings = EngineSettings(**spec["settings"])
     shape = LoraShape.of_note(spec["lora"])
     adapters = {name: Path(path) for name, path in spec["adapters"].items()}
-    vllm_server.require_servable(Path(spec["model"]), settings)
     words = vllm_server.command(Path(spec["model"]), settings, shape, adapters, port, host)
     scratch = Path(os.environ[SCRATCH_VARIABLE])
     env = vllm_server.environment(settings, os.environ[API_KEY_VARIABLE], scratch)

@@ -204,7 +204,6 @@ class Server:
     # -- its start -----------------------------------------------------------------------------
 
     def _launch(self) -> None:
-        vllm_server.require_servable(self.target.model_dir, self.settings)
         self.say("starting vLLM")
         began = time.monotonic()
         self._require_memory()

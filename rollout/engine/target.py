@@ -48,7 +48,7 @@ class Target:
 
     def fingerprint(self) -> str:
         """Identity of everything but the adapters that is fixed when a server starts."""
-        words = vllm_server.command(self.model_dir, self.settings, None, {}, port=0)
+        words = vllm_server.words(self.model_dir, self.settings, None, {}, port=0)
         s = self.settings
         # What the words without adapters do not say, and what the environment does.
         words += map(str, (s.max_adapters, s.cpu_patches, s.tcmalloc, s.threads_bind))

