@@ -166,7 +166,7 @@ class KeptTrainer:
         owned = self._ledger.get(TRAINER)
         if owned is None or owned.pid is None or not is_running(owned):
             return 0
-        on_gpu = max(memory.gpu_held_by([owned.pid]), owned.info.get(_ON_GPU, 0))
+        on_gpu = max(memory.gpu_held_by([owned.pid]), int(owned.info.get(_ON_GPU, 0)))
         return on_gpu if memory.gpu_total() is not None else memory.held_by(owned.pid) + on_gpu
 
 
