@@ -125,19 +125,15 @@ class Player:
         opening = await world.reset(task, seeds(EPISODE_TURN))
         try:
             policy.begin(task, opening)
-        except NoRoom:
-            if environment_of(task).opening is not None:
-                raise  # the start of a run finds these
-            stop = StopReason.CONTEXT_FULL  # known only now, and no reason to end a night
+        except NoRoom as e:
+            stop = _without_room(task, e)
         while stop is None:
             began = self.clock()
             seed, prompt_ids = seeds(len(turns)), policy.prompt_ids
             try:
                 said = await policy.reply(seed)
-            except NoRoom:  # of an endpoint, which alone knows how long the opening is
-                if environment_of(task).opening is not None:
-                    raise
-                said = StopReason.CONTEXT_FULL
+            except NoRoom as e:  # an endpoint alone knows how long the opening is
+                said = _without_room(task, e)
             if said is None or isinstance(said, StopReason):
                 stop = said or StopReason.TASK_COMPLETE
                 break
@@ -236,6 +232,14 @@ class Player:
         policy = self.policy(task, self.settings)
         policy.begin(task, opening(task))
         return t.turns[0].prompt_ids == policy.prompt_ids
+
+
+def _without_room(task: Task, why: NoRoom) -> StopReason:
+    """The end of an attempt whose opening leaves no room, where that is known only now: it is no
+    reason to end a night. Raises `why` for an opening that the start of a run finds."""
+    if environment_of(task).opening is not None:
+        raise why
+    return StopReason.CONTEXT_FULL
 
 
 def _metrics(turns: Sequence[Turn], steps: Sequence[Step]) -> dict[str, float]:

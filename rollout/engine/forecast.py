@@ -16,8 +16,6 @@ from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.lifecycle import AUTO, LIFECYCLES, RESTART, SLEEP, scarcest
 from rollout.engine.vllm_server import memory_needed, servers_on_a_gpu
 
-_RESTARTED = "is restarted for every adapter"
-
 
 def trainer_bytes(settings: EngineSettings) -> int:
     """Memory to leave for the trainer."""
@@ -79,8 +77,9 @@ class MemoryForecast:
             return f"{figures}: both fit side by side, so adapters can be swapped in"
         if self._stays:
             return f"{figures}: side by side, but for an episode that fills the context"
-        meanwhile = "sleeps meanwhile" if self.lifecycle == SLEEP.name else _RESTARTED
-        return f"{figures}: one after the other, so the server {meanwhile}"
+        if self.lifecycle == SLEEP.name:
+            return f"{figures}: one after the other, so the server sleeps meanwhile"
+        return f"{figures}: one after the other, so the server is restarted for every adapter"
 
     @property
     def _stays(self) -> bool:

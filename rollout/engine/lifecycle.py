@@ -25,6 +25,10 @@ AUTO = "auto"
 """The value of engine.lifecycle that leaves the choice to `decide`."""
 
 
+NEEDS = "the trainer needs about"
+"""Words of a reason that speaks of memory."""
+
+
 class RunningServer(Protocol):
     """What a lifecycle may ask of the run's server. The server answers requests."""
 
@@ -176,8 +180,7 @@ def decide(asked: str, admin: Admin, *, available: Available, trainer: int) -> D
     from fieldkit.gate.memory import GIB
 
     free, where = scarcest(available)
-    figures = f"{free / GIB:.1f} GiB of {where} beside the engine, the trainer needs about "
-    figures += f"{trainer / GIB:.1f}"
+    figures = f"{free / GIB:.1f} GiB of {where} beside the engine, {NEEDS} {trainer / GIB:.1f}"
     against = ""
     for each in LIFECYCLES.values():
         no_room = figures if each.keeps_memory and not has_room(available, trainer) else ""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fieldkit.files.journal import Entry
-from rollout.engine.lifecycle import RESTART
+from rollout.engine.lifecycle import NEEDS, RESTART
 from scripts.run.timings import BETWEEN, StepTimings
 from scripts.words.quantities import duration
 
@@ -116,7 +116,7 @@ def _lifecycle_sentence(
             f"The server was restarted for every adapter: {duration(engine + reclaim)}"
             f" ({100 * (engine + reclaim) / wall:.0f} % of the night) went into that"
         )
-        if "the trainer needs" in served[-1].get("reason", ""):
+        if NEEDS in served[-1].get("reason", ""):
             return f"{told}, because the memory was not enough for engine and trainer at once."
         return f"{told}, and hot-swap would have saved nearly all of it."
     return (

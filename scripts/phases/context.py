@@ -35,7 +35,6 @@ from scripts.run.manifest import check_environments, check_sandbox, read_manifes
 from scripts.run.run_pool import grown_files, pool_tasks
 from scripts.run.state import as_told
 from scripts.run.timings import LOOP_VARIABLE, Stopwatch
-from scripts.run.verify import require_base
 
 if TYPE_CHECKING:
     from rollout.engine.engine_settings import EngineSettings
@@ -182,10 +181,9 @@ class Context:
         return as_told(self.config.run, entries, int(loop) if loop else None)
 
     def about_to_play(self) -> None:
-        """Raise `BadInput` if the run was started with another kind of sandbox, another base model,
-        or other code of an environment; tell an alarm if there is no sandbox."""
+        """Raise `BadInput` if the run was started with another kind of sandbox, or with other code
+        of an environment; tell an alarm if there is no sandbox."""
         check_sandbox(self.folder, self.config)
-        require_base(self.folder, self.model_dir)
         check_environments(self.folder, self.config)
         if self.config.sandbox.kind == "none":
             alarm(self.tell, UNPROTECTED)

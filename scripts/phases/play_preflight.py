@@ -27,6 +27,7 @@ from scripts.phases.context import Context
 from scripts.phases.make_player import player, renderer, serve, show
 from scripts.phases.run_phase import entered
 from scripts.run.manifest import check_host, read_manifest
+from scripts.run.verify import require_base
 from scripts.words.table import Table
 from scripts.words.text import as_text
 
@@ -37,6 +38,7 @@ def preflight_newest(run: str, tell: Tell, sandbox: SandboxKind) -> Preflight:
     """Play the preflight of RUN, show it, and return its figures. Raises what playing raises."""
     with entered(run, tell, sandbox) as ctx:
         check_host(ctx.folder, read_manifest(ctx.folder))
+        require_base(ctx.folder, ctx.model_dir)
         done = ctx.folder.finished_steps()
         adapter = ctx.folder.adapter(done - 1) if done else ctx.start_adapter
         report = play_preflight(ctx, adapter, max(0, done - 1))

@@ -27,6 +27,7 @@ from scripts.run.next_phase import sampled_from
 from scripts.run.reader import RunReader
 from scripts.run.run_pool import APPENDED, grown_tasks, joined_tasks
 from scripts.run.timings import read_timings, write_timings
+from scripts.run.verify import require_base
 
 
 def rollout(ctx: Context) -> Done:
@@ -54,7 +55,8 @@ def rollout(ctx: Context) -> Done:
 def next_step(ctx: Context) -> int:
     """The number of the current step.
 
-    Raises `BadInput` if the run is not started, or if run.toml or the data changed since.
+    Raises `BadInput` if the run is not started, or if run.toml, the data or the base model changed
+    since.
     """
     done, manifest = ctx.folder.finished_steps(), read_manifest(ctx.folder)
     changed = list(bound_changes(manifest, ctx.config)) if manifest else []
@@ -66,6 +68,8 @@ def next_step(ctx: Context) -> int:
             f"step-000 (`grpo run {run}` does everything)"
         )
     refuse_change(ctx.folder, manifest, ctx.config)
+    with ctx.watch.part("verify"):
+        require_base(ctx.folder, ctx.model_dir)
     require_staying_engine(ctx)
     return done
 

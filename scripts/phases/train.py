@@ -43,7 +43,6 @@ from scripts.phases.summary import several_envs, step_summary
 from scripts.run.next_phase import sampled_from
 from scripts.run.reader import RunReader
 from scripts.run.timings import read_timings, write_timings
-from scripts.run.verify import require_base
 from trainer.batch import collect
 from trainer.budget import Budget, item_bytes_of, smaller_budget
 from trainer.inputs import StepInputs
@@ -77,8 +76,6 @@ def train(ctx: Context) -> Done:
             f"step {n - 1} is finished, and step {n} has no bundle yet; "
             f"`grpo rollout {ctx.folder.typed}{ctx.config.flags}` samples it"
         )
-    with ctx.watch.part("verify"):
-        require_base(ctx.folder, ctx.model_dir)
     overlaps = ctx.config.run.overlap > 0
     kept = KeptTrainer(ctx.folder.path, _environment(ctx), overlaps=overlaps)
     with ctx.watch.part("reclaim"):

@@ -69,14 +69,11 @@ def activity(
         return Activity(State.WORKING, phase, first.time, first.pid, beside=beside)
     for e in reversed(of_the_night(entries)):
         phase = str(e.data.get("phase", ""))
-        if e.event == "phase_start" and loop is None:
-            return Activity(State.STOPPED, phase, e.time, why=f"the {phase} phase was killed")
-        if e.event == "phase_start":  # the loop does it again
-            return Activity(between, phase, e.time)
-        if e.event == "phase_end":
-            if e.data.get("exit") == 0 or loop is not None:  # a loop does some failed ones again
+        if e.event in ("phase_start", "phase_end"):
+            if e.data.get("exit") == 0 or loop is not None:  # a loop does some of the others again
                 return Activity(between, phase, e.time)
-            return Activity(State.STOPPED, phase, e.time, why=_error(e))
+            why = _error(e) if e.event == "phase_end" else f"the {phase} phase was killed"
+            return Activity(State.STOPPED, phase, e.time, why=why)
         if e.event == "loop_end" and "error" in e.data:
             return Activity(State.STOPPED, "", e.time, why=_error(e))
         if e.event == "loop_end":
