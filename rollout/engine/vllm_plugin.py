@@ -1,13 +1,13 @@
 """vLLM's CPU path without what it loses to small operations, and a start that imports it once.
 
 A plugin that vLLM's processes load at their start. With LoRA vLLM compiles nothing on a CPU, and a
-decoding step is then some thousand operations on a few rows each. Four of its pieces are replaced
+decoding step is then some thousand operations on a few rows each. Three of its pieces are replaced
 here, all with the same result but for rounding: LoRA (a copy of the adapter's weights for each
 token and six products a layer; here two), the choice of an id (two logarithms for each entry of the
-vocabulary; here a search in cumulative sums), the norms and the gated activation (some ten
-operations each; here vLLM's own kernels, which it has and does not use). docs/LOG.md, 27 November,
-has what each gains. The fifth is how an EngineCore begins: as a fork of the API server, which has
-imported all that it needs (28 November).
+vocabulary; here a search in cumulative sums), and the norms (some ten operations each; here vLLM's
+own kernels, which it has and does not use). docs/LOG.md, 27 November, has what each gains. The
+fourth is how an EngineCore begins: as a fork of the API server, which has imported all that it
+needs (28 November).
 
 This module runs in vLLM's processes and imports nothing of this project. It changes nothing on
 other platforms and in unknown versions.
@@ -59,7 +59,7 @@ def register() -> None:
         theirs = getattr(owner, name)
         if theirs.__module__ != __name__:
             setattr(owner, name, make(theirs))
-    _log.info("LoRA, sampling, norms, activations and the start are grpo's (%s=0: vLLM's)", FLAG)
+    _log.info("LoRA, sampling, norms and the start are grpo's (%s=0: vLLM's)", FLAG)
 
 
 def is_known() -> bool:
@@ -93,7 +93,6 @@ def _pieces() -> Iterator[tuple[type, str, Make]]:
     """(class of vLLM, name of its method, what makes ours)."""
     from vllm.lora.layers.column_parallel_linear import MergedColumnParallelLinearWithLoRA
     from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
-    from vllm.model_executor.layers.activation import SiluAndMul
     from vllm.model_executor.layers.layernorm import RMSNorm
     from vllm.v1.engine.utils import CoreEngineProcManager
     from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
@@ -103,7 +102,6 @@ def _pieces() -> Iterator[tuple[type, str, Make]]:
     yield PunicaWrapperCPU, "add_lora_linear", _add_lora_linear
     yield TopKTopPSampler, "forward_cpu", _forward_cpu
     yield RMSNorm, "forward_native", _rms_norm
-    yield SiluAndMul, "forward_native", _silu_and_mul
     yield CoreEngineProcManager, "__init__", _begin_cores
 
 
@@ -202,13 +200,13 @@ def _forward_cpu(theirs: Any) -> Any:
         from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 
         logits = apply_top_k_top_p(logits, k, p)
-        logprobs = logits.log_softmax(dim=-1, dtype=torch.float32)
-        uniform = torch.rand(len(logprobs), dtype=torch.float64)
+        uniform = torch.rand(len(logits), dtype=torch.float64)
         for row, generator in generators.items():
             uniform[row] = torch.rand((), dtype=torch.float64, generator=generator)
-        ids = by_inversion(logprobs.exp(), uniform)
-        kept = {"processed_logits": logits, "processed_logprobs": logprobs}
-        return ids, kept.get(self.logprobs_mode)
+        ids = by_inversion(logits.softmax(dim=-1, dtype=torch.float32), uniform)
+        if self.logprobs_mode == "processed_logprobs":
+            return ids, logits.log_softmax(dim=-1, dtype=torch.float32)
+        return ids, logits if self.logprobs_mode == "processed_logits" else None
 
     return forward_cpu
 
@@ -261,23 +259,6 @@ def _rms_norm(theirs: Any) -> Any:
         return x, residual
 
     return forward_native
-
-
-def _silu_and_mul(theirs: Any) -> Any:
-    """SiLU(left half) · right half of each row by vLLM's kernel."""
-
-    def forward_native(x: Tensor) -> Tensor:
-        import torch
-
-        half = x.shape[-1] // 2
-        if not _suits(x, x) or half % _VECTOR:
-            found: Tensor = theirs(x)
-            return found
-        out = x.new_empty(*x.shape[:-1], half)
-        torch.ops._C.silu_and_mul(out, x)
-        return out
-
-    return staticmethod(forward_native)
 
 
 def _begin_cores(theirs: Any) -> Any:

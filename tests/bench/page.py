@@ -67,9 +67,9 @@ def _between(
     return Ratio(what, goal, (part,), of)
 
 
-def limits(taken: Measurements) -> list[float]:
-    """FLOP/s of this machine's matrix products, by round."""
-    return taken.of(trainers.PART, trainers.LIMIT, "flops")
+def limits(taken: Measurements, part: str) -> list[float]:
+    """FLOP/s of this machine's matrix products, by round of a part."""
+    return taken.of(part, trainers.LIMIT, "flops")
 
 
 def trainer_flops(work: Work, taken: Measurements) -> list[float]:
@@ -112,9 +112,8 @@ RATIOS = {
     "engine_vs_matmul": Ratio(
         "engine alone against matrix products",
         "≥ 0.6",
-        (rollouts.PART, trainers.PART),
-        # Measured at different times, and perhaps in different numbers of rounds.
-        lambda work, taken: median(engine_flops(work, taken)) / median(limits(taken)),
+        (rollouts.PART,),
+        lambda work, taken: ratio_by_round(engine_flops(work, taken), limits(taken, rollouts.PART)),
     ),
     "trainer_vs_naive": _between(
         "trainer against the plain rebuild", "≥ 2.5", *_TWO_TRAINERS, _trained
@@ -123,7 +122,9 @@ RATIOS = {
         "trainer against matrix products",
         "≥ 0.75",
         (trainers.PART,),
-        lambda work, taken: ratio_by_round(trainer_flops(work, taken), limits(taken)),
+        lambda work, taken: ratio_by_round(
+            trainer_flops(work, taken), limits(taken, trainers.PART)
+        ),
     ),
     "trainer_peak_vs_naive": _between(
         "trainer's peak memory against the plain rebuild's", "≤ 0.5", *_TWO_TRAINERS, _peak
@@ -195,10 +196,13 @@ def _rollouts(taken: Measurements) -> Table:
             spread(taken.of(part, name, "sampled")),
             spread(SAMPLED(taken, part, name)),
             spread(_in_worlds(taken, part, name)) if name in rollouts.IN_FLIGHT else "",
+            ", ".join(_short(median(taken.of(part, name, who))) for who in rollouts.USED),
         )
         for name in taken.contestants(part)
+        if name != rollouts.LIMIT
     )
-    columns = ("what", "seconds", "ids sampled", "ids a second", "ms a turn in worlds")
+    amounts = ("seconds", "ids sampled", "ids a second", "ms a turn in worlds")
+    columns = ("what", *amounts, "processor seconds: engine, player, sandboxes")
     return Table(
         _titled("Rollout", taken, part),
         columns,
@@ -206,7 +210,8 @@ def _rollouts(taken: Measurements) -> Table:
         (
             "One engine; its prefix cache is emptied before each. The engine alone gets the turns"
             " of a stored rollout again, as plain requests for as many ids. Milliseconds in worlds"
-            " are the sandbox and its command, while other episodes sample.",
+            " are the sandbox and its command, while other episodes sample. The engine's threads"
+            " spin a little where they wait, and that is in its processor seconds.",
         ),
     )
 
@@ -224,10 +229,14 @@ def trainers_table(taken: Measurements) -> Table:
         " loading is left out. Both gradients have the same norm, but for rounding."
     )
     if measured:
-        note += f" This machine's matrix products reach {spread([f / 1e9 for f in limits(taken)])}"
+        note += f" This machine's matrix products reach {spread(_billions(taken))}"
         note += " GFLOP/s in the model's best shape."
     columns = ("what", "forward (reference)", "forward and backward", "peak GiB")
     return Table(_titled("Trainer", taken, trainers.PART), columns, rows, (note,))
+
+
+def _billions(taken: Measurements) -> list[float]:
+    return [flops / 1e9 for flops in limits(taken, trainers.PART)]
 
 
 def sizes_table(taken: Measurements) -> Table:

@@ -4,7 +4,8 @@ One server plays the same 32 episodes with 1, 4, 16 and all of them in flight. O
 the document's loop plays them. "engine" sends the turns of a stored rollout again as plain
 requests, ids in and as many ids out as were sampled then, without worlds and without waiting for
 them: what this engine does at best with this work. The server's prefix cache is emptied before
-each, as a new adapter would.
+each, as a new adapter would. This machine's matrix products are measured in between, because its
+speed may change from one minute to the next.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import httpx
+import psutil
 
 from fieldkit.codec import read_bundle
 from fieldkit.records import RolloutGroup, Turn
@@ -29,13 +31,18 @@ from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.serve import ensure_engine, stop_engine
 from rollout.engine.target import Served
 from rollout.transcript import ChatRenderer
+from tests.bench import trainers
 from tests.bench.measurements import Measurements, Values, in_turn, tell
 from tests.bench.work import Work
 
 PART = "rollout"
 ALL, ENGINE = "all in flight", "engine alone"
 IN_FLIGHT = {"1 in flight": 1, "4 in flight": 4, "16 in flight": 16, ALL: 0}
-CONTESTANTS = (*IN_FLIGHT, ENGINE)
+LIMIT = trainers.LIMIT
+CONTESTANTS = (*IN_FLIGHT, ENGINE, LIMIT)
+
+USED = ("engine", "player", "worlds")
+"""Whose processor seconds are counted: the server's, this process's, and those of the sandboxes."""
 
 
 @contextmanager
@@ -62,10 +69,16 @@ def measure(work: Work, taken: Measurements, rounds: int, bundle: Path) -> None:
         for name, round_ in in_turn(CONTESTANTS, rounds):
 
             def do(name: str = name) -> Values:
+                if name == LIMIT:
+                    return trainers.passes(work, bundle, trainers.KINDS[LIMIT])
                 empty_cache(server)
+                before = _used(server)
                 if name == ENGINE:
-                    return asyncio.run(_send_again(server, groups))
-                return play(work, server, chat, IN_FLIGHT[name])
+                    found = asyncio.run(_send_again(server, groups))
+                else:
+                    found = play(work, server, chat, IN_FLIGHT[name])
+                used = zip(USED, before, _used(server), strict=True)
+                return {**found, **{who: after - earlier for who, earlier, after in used}}
 
             taken.take(PART, name, round_, do)
 
@@ -102,6 +115,14 @@ def play(
         "commands": sum(t.metrics["commands"] for t in trajectories),
         "command_seconds": sum(t.metrics["command_seconds"] for t in trajectories),
     }
+
+
+def _used(server: Served) -> tuple[float, float, float]:
+    """Processor seconds so far, in the order of `USED`."""
+    api, own = psutil.Process(server.pid), psutil.Process().cpu_times()
+    times = [p.cpu_times() for p in (api, *api.children(recursive=True))]
+    engine = sum(t.user + t.system for t in times)
+    return engine, own.user + own.system, own.children_user + own.children_system
 
 
 def amount(groups: tuple[RolloutGroup, ...]) -> Values:

@@ -125,6 +125,7 @@ def made(file: Path) -> Measurements:
             "1 in flight": lambda r: played(60 * r),
             rollouts.ALL: lambda r: played(10 * r),
             rollouts.ENGINE: lambda r: played(8 * r),
+            rollouts.LIMIT: lambda r: {"flops": 1e9 / r},
         },
         trainers.PART: {
             trainers.OURS: lambda r: passed(2 * r, 1e9),
@@ -150,7 +151,8 @@ def made(file: Path) -> Measurements:
 
 def played(seconds: float) -> Values:
     turns = {"turns": 40, "commands": 40, "command_seconds": 2.0}
-    return {"seconds": seconds, "sampled": 400, "read": 800, **turns}
+    used = dict(zip(rollouts.USED, (15.0, 2.0, 3.0), strict=True))
+    return {"seconds": seconds, "sampled": 400, "read": 800, **turns, **used}
 
 
 def passed(seconds: float, peak: float) -> Values:
@@ -171,6 +173,17 @@ def test_a_slower_second_round_changes_no_ratio(work: Work, tmp_path: Path) -> N
     assert found["trainer_peak_vs_naive"] == 0.25
     assert found["step_vs_document"] == 7
     assert found["step_vs_trl"] == 3
+
+
+def test_the_engine_is_held_against_the_products_of_its_own_round(
+    work: Work, tmp_path: Path
+) -> None:
+    """Of a first round that is twice as fast, in both."""
+    taken = made(tmp_path / "m.jsonl")
+    layers, output = weights(work.model)
+    first = 2 * (layers * 1200 + output * 400) / 8
+    assert page.engine_flops(work, taken) == [first, first / 2]
+    assert page.ratios(work, taken)["engine_vs_matmul"] == round(first / 1e9, 3)
 
 
 def test_flops_are_counted_from_the_model_s_config(work: Work, tmp_path: Path) -> None:
@@ -194,6 +207,7 @@ def test_the_page_names_what_each_ratio_is_held_to(tmp_path: Path) -> None:
     assert "8 tasks,\n4 attempts at each, at most 12 turns" in text
     assert "| this loop | 30 (20–40) |" in text
     assert "Trainer, 2 rounds" in text
+    assert "| engine alone | 12 (8–16) | 400 (400–400) | 37.5 (25–50) |  | 15, 2, 3 |" in text
 
 
 def test_the_work_is_the_documents_8_tasks_with_4_attempts_at_each() -> None:
