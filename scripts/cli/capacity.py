@@ -231,9 +231,10 @@ def _memory(prediction: Prediction) -> str:
     room = prediction.room
     if not room.fits:
         return "Memory: the model does not fit one device."
+    again = " and trainer.gradient_checkpointing = true" if room.checkpointing else ""
     figures = (
         f"engine about {room.engine / 1e9:.0f} GB, trainer about {room.trainer / 1e9:.0f} with"
-        f" micro-batches of {room.tokens:,} tokens, of {room.there / 1e9:.0f} (predicted),"
+        f" micro-batches of {room.tokens:,} tokens{again}, of {room.there / 1e9:.0f} (predicted),"
         f" {room.seats} attempts at once"
     )
     if room.side_by_side:

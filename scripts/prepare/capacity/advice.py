@@ -61,7 +61,7 @@ class Case:
         needed = needed or self.room
         if not needed.fits:
             return None
-        way = replace(self.way, seats=needed.seats)
+        way = replace(self.way, seats=needed.seats, checkpointing=needed.checkpointing)
         if not needed.side_by_side:
             way = replace(way, restart=True, load=True)
         return step_time(self.work, self.shape, self.box, self.efficiency, way)

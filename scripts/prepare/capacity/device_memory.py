@@ -32,7 +32,8 @@ MICRO_BATCHES = (GPU_TOKENS, GPU_TOKENS // 2, GPU_TOKENS // 4)
 class Room:
     """Bytes of one device: what an engine and a trainer hold, and what there is.
 
-    seats: attempts that the engine decodes at once. tokens: of a micro-batch.
+    seats: attempts that the engine decodes at once. tokens: of a micro-batch. checkpointing: its
+    activations are made again in the backward pass (`trainer.gradient_checkpointing`).
     """
 
     engine: float
@@ -40,6 +41,7 @@ class Room:
     there: float
     seats: int
     tokens: int
+    checkpointing: bool = False
 
     @property
     def fits(self) -> bool:
@@ -58,10 +60,26 @@ def room(work: StepWork, shape: ModelShape, box: Box, *, seats: int, lora_parame
     engine: weights, and the KV cache of the attempts in flight at their end; where it is too large,
     of fewer of them, but of a group's at least (others wait for a seat). trainer: weights, LoRA and
     the activations of a micro-batch, the largest that fits beside the engine; where none does, the
-    smallest.
+    smallest. Where not even that fits, the activations are made again, as a person would set it.
     """
+    kept, made_again = (
+        _room(work, shape, box, seats, lora_parameters, checkpointing=checkpointing)
+        for checkpointing in (False, True)
+    )
+    return kept if kept.fits else made_again
+
+
+def _room(
+    work: StepWork,
+    shape: ModelShape,
+    box: Box,
+    seats: int,
+    lora_parameters: int,
+    *,
+    checkpointing: bool,
+) -> Room:
     there = box.memory_gb * GIGA
-    each = activation_bytes(shape.folder, ITEM_BYTES, False, targets=DEFAULT_TARGETS)
+    each = activation_bytes(shape.folder, ITEM_BYTES, checkpointing, targets=DEFAULT_TARGETS)
     cache = work.context * shape.kv_bytes
     engine = shape.weight_bytes + PROCESS_BYTES
     trainer = shape.weight_bytes + LORA_BYTES * lora_parameters + TRAINER_BYTES
@@ -69,7 +87,8 @@ def room(work: StepWork, shape: ModelShape, box: Box, *, seats: int, lora_parame
 
     def with_seats(seats: int, tokens: int) -> Room:
         batch = max(tokens, work.context) * each
-        return Room(engine + seats * cache, trainer + batch, there, seats, tokens)
+        held = engine + seats * cache, trainer + batch
+        return Room(*held, there, seats, tokens, checkpointing)
 
     def fitting(beside: float) -> int:
         """Seats for which there is memory beside so many bytes."""

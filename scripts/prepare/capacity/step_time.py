@@ -24,6 +24,9 @@ FULLEST_OF_EIGHT = 1.26
 """Tokens of the fullest of eight trainer processes over the mean one's, measured on a night's
 bundles; of two it is 1.02 to 1.10 (docs/LOG.md)."""
 
+_FORWARD_TWICE = 1.5
+"""Of a gradient whose activations are made again: 6 FLOPs for each weight instead of 4."""
+
 _FLOAT32 = 4
 
 
@@ -51,12 +54,14 @@ class Way:
 
     seats: most episodes that one engine decodes at once (`engine.max_num_seqs`). restart: the
     engine is started again for each adapter. load: the trainer is. lora_parameters: of the adapter.
+    checkpointing: activations are made again in the backward pass.
     """
 
     seats: int = 64
     restart: bool = False
     load: bool = False
     lora_parameters: int = 0
+    checkpointing: bool = False
 
 
 @dataclass(frozen=True)
@@ -174,6 +179,8 @@ def _step_time(
     weights = shape.weight_bytes / (box.disk_gb_s * GIGA)
     adapter = _FLOAT32 * way.lora_parameters / (box.link_gb_s * GIGA)
     reference, gradient, canary = pass_seconds(shape, box, efficiency, inputs, scored)
+    if way.checkpointing and box.gradient_share is None:  # a box's own share was measured with it
+        gradient *= _FORWARD_TWICE
     return StepTime(
         decode=decode,
         prefill=prefill,

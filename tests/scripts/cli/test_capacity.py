@@ -118,6 +118,16 @@ def test_a_model_that_does_not_fit_is_said_not_to(tmp_path: Path) -> None:
     assert "Buy memory" in said
 
 
+def test_a_model_that_fits_only_with_a_setting_is_said_to_need_it(tmp_path: Path) -> None:
+    """A 7B in 20 GB: its weights take 15, and activations of 1,024 tokens, kept, 6 more."""
+    text = shipped_boxes()["epyc-2"].read_text()
+    small = tmp_path / "small.toml"
+    small.write_text(re.sub(r"(?m)^memory_gb = .*", "memory_gb = 20.0", text, count=1))
+    said = " ".join(typed("--box", str(small), "--model", "Qwen2.5-7B-Instruct").output.split())
+    assert "1,024 tokens and trainer.gradient_checkpointing = true, of 20 (predicted)" in said
+    assert "does not fit" not in said
+
+
 def test_a_box_of_ones_own(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(

@@ -77,6 +77,27 @@ def test_no_fewer_than_a_group_are_played_at_once(model: ModelShape) -> None:
     assert found.seats >= 4
 
 
+def _activations(model: ModelShape, again: bool) -> int:
+    return activation_bytes(model.folder, 2, again, targets=DEFAULT_TARGETS)
+
+
+def test_activations_are_made_again_only_where_nothing_else_fits(model: ModelShape) -> None:
+    kept, made_again = (
+        2e9
+        + TRAINER_BYTES
+        + 1024 * activation_bytes(model.folder, 2, each, targets=DEFAULT_TARGETS)
+        for each in (False, True)
+    )
+    for there, checkpointing, fits in (
+        (kept + 1e6, False, True),
+        (kept - 1e6, True, True),
+        (made_again - 1e6, True, False),
+    ):
+        found = room(work(), model, box(memory_gb=there / 1e9), seats=64, lora_parameters=0)
+        assert (found.checkpointing, found.fits) == (checkpointing, fits)
+    assert found.trainer == pytest.approx(made_again), "the least that it needs"
+
+
 def test_side_by_side_one_after_the_other_and_not_at_all() -> None:
     assert Room(40, 50, 100, 64, 1024).side_by_side
     one_by_one = Room(60, 50, 100, 64, 1024)
