@@ -168,7 +168,7 @@ The contestants take turns, in the opposite order every second round. A cell is 
 rounds and, in brackets, the smallest and the largest; a ratio is the median of the rounds' ratios.
 Every measurement, with the machine's load when it began, is in `performance.json`; fieldkit's own
 figures are in [fieldkit/performance.md](fieldkit/performance.md). Where a goal is missed,
-[LOG.md](LOG.md) says where the time goes ("threads that wait").
+[LOG.md](LOG.md) says where the time goes ("where a goal of the bench is missed").
 
 The work is a night's first step, of the documents' size: {len(work.tasks)} tasks,
 {settings.group_size} attempts at each, at most {settings.max_turns} turns,

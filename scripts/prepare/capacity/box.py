@@ -32,7 +32,7 @@ GIGA = 1e9
 
 GPU_TFLOPS = 20.0
 """From so many on, a device counts as a GPU. The processors of docs/PERFORMANCE.md and
-docs/PERFORMANCE-amx.md reach 0.9 and 3.0, the slowest GPU of `boxes/` 88."""
+docs/PERFORMANCE-amx.md reach 0.4 and 2.5, the slowest GPU of `boxes/` 88."""
 
 
 @settings("box")
