@@ -229,14 +229,11 @@ def trainers_table(taken: Measurements) -> Table:
         " loading is left out. Both gradients have the same norm, but for rounding."
     )
     if measured:
-        note += f" This machine's matrix products reach {spread(_billions(taken))}"
+        billions = [flops / 1e9 for flops in limits(taken, trainers.PART)]
+        note += f" This machine's matrix products reach {spread(billions)}"
         note += " GFLOP/s in the model's best shape."
     columns = ("what", "forward (reference)", "forward and backward", "peak GiB")
     return Table(_titled("Trainer", taken, trainers.PART), columns, rows, (note,))
-
-
-def _billions(taken: Measurements) -> list[float]:
-    return [flops / 1e9 for flops in limits(taken, trainers.PART)]
 
 
 def sizes_table(taken: Measurements) -> Table:

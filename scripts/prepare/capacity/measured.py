@@ -180,8 +180,8 @@ products."""
 
 _ALIKE = 1.25
 """A machine whose matrix products are faster or slower than the box's by more is another one: one
-EPYC reaches 0.30 TFLOP/s, another one 0.92, and with the bench of one that reached 0.41 a step that
-is left out was predicted with an error of 9 % instead of 4."""
+EPYC reaches 0.30 TFLOP/s, another one 0.92, and with the bench of one that reached 0.41 the rollout
+of a step that is left out was predicted with an error of 9 % instead of 5."""
 
 _SEATS = {"1 in flight": 1, "4 in flight": 4, "16 in flight": 16, "all in flight": SEATS}
 """The bench's contestants whose rollouts are played as in a night."""

@@ -7,9 +7,11 @@ from typing import Any
 
 from fieldkit.files.atomic import write_json
 from scripts.prepare.capacity.box import Box
-from scripts.prepare.capacity.model_shape import ModelShape
+from scripts.prepare.capacity.device_memory import TRAINER_BYTES
+from scripts.prepare.capacity.model_shape import DEFAULT_TARGETS, ModelShape
 from scripts.prepare.capacity.step_time import Efficiency
 from scripts.prepare.capacity.step_work import StepWork
+from trainer.budget import activation_bytes
 
 CONFIG: dict[str, Any] = {
     "hidden_size": 1000,
@@ -76,3 +78,9 @@ def work(**changes: Any) -> StepWork:
         "is_exact": True,
     }
     return StepWork(**{**values, **changes})
+
+
+def smallest_trainer(model: ModelShape, context: int = 0, *, checkpointing: bool = False) -> float:
+    """Bytes of a trainer without LoRA and with its smallest micro-batch."""
+    each = activation_bytes(model.folder, 2, checkpointing, targets=DEFAULT_TARGETS)
+    return 2e9 + TRAINER_BYTES + max(1024, context) * each

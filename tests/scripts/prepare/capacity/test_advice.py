@@ -18,12 +18,17 @@ from scripts.prepare.capacity.advice import (
     predict,
 )
 from scripts.prepare.capacity.box import Box
-from scripts.prepare.capacity.device_memory import TRAINER_BYTES
-from scripts.prepare.capacity.model_shape import DEFAULT_TARGETS, ModelShape
+from scripts.prepare.capacity.model_shape import ModelShape
 from scripts.prepare.capacity.step_time import Efficiency, StepTime, Way
 from scripts.prepare.capacity.step_work import StepWork
-from tests.scripts.prepare.capacity.round_numbers import EVEN, box, model_folder, shape, work
-from trainer.budget import activation_bytes
+from tests.scripts.prepare.capacity.round_numbers import (
+    EVEN,
+    box,
+    model_folder,
+    shape,
+    smallest_trainer,
+    work,
+)
 
 BARE = replace(EVEN, fixed=0.0)
 ROOMY = box(memory_gb=5000.0)
@@ -57,18 +62,12 @@ def test_what_fits_side_by_side_neither_starts_nor_loads(model: ModelShape) -> N
     assert (time.trainer_load, time.engine_restart) == (0, 0)
 
 
-def smallest_trainer(model: ModelShape, context: int) -> float:
-    """Bytes of a trainer that keeps the activations of its smallest micro-batch."""
-    each = activation_bytes(model.folder, 2, False, targets=DEFAULT_TARGETS)
-    return 2e9 + TRAINER_BYTES + max(1024, context) * each
-
-
 def test_a_gradient_takes_half_as_long_again_where_only_that_makes_it_fit(
     model: ModelShape,
 ) -> None:
     """But for a box whose share was measured so."""
     trained = work(inputs=1e6, scored=1e6)
-    tight = smallest_trainer(model, 0) / 1e9 - 0.1
+    tight = smallest_trainer(model) / 1e9 - 0.1
     for measured, times in ((None, 1.5), (0.3, 1.0)):
         wide, narrow = (
             case(model, trained, box(memory_gb=there, gradient_share=measured))
@@ -83,7 +82,7 @@ def test_what_fits_one_after_the_other_starts_anew_and_memory_would_help(
     model: ModelShape,
 ) -> None:
     wide = case(model, UNTRAINED, box(memory_gb=5000.0, start_seconds=100.0))
-    there = 1.1 * max(wide.room.engine, smallest_trainer(model, 0))
+    there = 1.1 * max(wide.room.engine, smallest_trainer(model))
     narrow = case(model, UNTRAINED, box(memory_gb=there / 1e9, start_seconds=100.0))
     assert narrow.room.fits
     time = timed(narrow)

@@ -15,7 +15,13 @@ from scripts.prepare.capacity.device_memory import (
     room,
 )
 from scripts.prepare.capacity.model_shape import DEFAULT_TARGETS, ModelShape, named_shape
-from tests.scripts.prepare.capacity.round_numbers import box, model_folder, shape, work
+from tests.scripts.prepare.capacity.round_numbers import (
+    box,
+    model_folder,
+    shape,
+    smallest_trainer,
+    work,
+)
 from trainer.budget import activation_bytes
 
 
@@ -57,8 +63,7 @@ def test_attempts_wait_for_a_seat_where_their_cache_is_too_large(model: ModelSha
     step = work(context=5000.0)
     wanted = room(step, model, box(memory_gb=900.0), seats=64, lora_parameters=0)
     assert (wanted.seats, wanted.tokens) == (16, 4096)
-    each = activation_bytes(model.folder, 2, False, targets=DEFAULT_TARGETS)
-    trainer = 2e9 + TRAINER_BYTES + 5000 * each
+    trainer = smallest_trainer(model, 5000)
     there = (2e9 + PROCESS_BYTES + 6.5e9 + trainer) / 1e9
     found = room(step, model, box(memory_gb=there), seats=64, lora_parameters=0)
     assert found.side_by_side
@@ -68,8 +73,7 @@ def test_attempts_wait_for_a_seat_where_their_cache_is_too_large(model: ModelSha
 def test_no_fewer_than_a_group_are_played_at_once(model: ModelShape) -> None:
     """Beside the trainer there is room for three of them; so they come one after the other."""
     step = work(context=5000.0)
-    each = activation_bytes(model.folder, 2, False, targets=DEFAULT_TARGETS)
-    trainer = 2e9 + TRAINER_BYTES + 5000 * each
+    trainer = smallest_trainer(model, 5000)
     there = (2e9 + PROCESS_BYTES + 3.5e9 + trainer) / 1e9
     found = room(step, model, box(memory_gb=there), seats=64, lora_parameters=0)
     assert found.fits
@@ -77,17 +81,8 @@ def test_no_fewer_than_a_group_are_played_at_once(model: ModelShape) -> None:
     assert found.seats >= 4
 
 
-def _activations(model: ModelShape, again: bool) -> int:
-    return activation_bytes(model.folder, 2, again, targets=DEFAULT_TARGETS)
-
-
 def test_activations_are_made_again_only_where_nothing_else_fits(model: ModelShape) -> None:
-    kept, made_again = (
-        2e9
-        + TRAINER_BYTES
-        + 1024 * activation_bytes(model.folder, 2, each, targets=DEFAULT_TARGETS)
-        for each in (False, True)
-    )
+    kept, made_again = (smallest_trainer(model, checkpointing=c) for c in (False, True))
     for there, checkpointing, fits in (
         (kept + 1e6, False, True),
         (kept - 1e6, True, True),
