@@ -40,11 +40,10 @@ _LORA_BYTES = 6 * _FLOAT32
 # width. The factor is the peak of a step of 32 attempts over what its largest micro-batch saves for
 # the backward pass, measured at 1,024 and at 4,096 tokens. With tcmalloc it was 1.0. PyTorch's own
 # on a GPU keeps blocks too, but gives them back before it fails. On an H200 what was in use was
-# 0.93 of what the formula says is saved (a 7B model, micro-batches of 3,647, 6,397 and 11,676
-# positions), because `fused_layers`' norms keep no float32; the rest is room for pieces that fit
-# nowhere.
+# 1.04 of what the formula says is saved (a 7B model, micro-batches of 3,647, 6,397 and 11,676
+# positions); the rest is room for pieces that fit nowhere.
 _ALLOCATOR = 1.5
-_GPU_ALLOCATOR = 1.2
+_GPU_ALLOCATOR = 1.3
 
 _A_SCORE = 256 * (3 * _FLOAT32 + 2)
 """Attention that is written out holds for each head and key, of a block of 256 queries, scores,
@@ -399,16 +398,15 @@ def activation_bytes(
 ) -> int:
     """What one token of a micro-batch keeps until its backward pass.
 
-    In a layer of a Llama-like model of which only LoRA is trained: the float32 copies that two
-    norms make of their inputs (liger-kernel's on a GPU make none); queries, keys and values (of
-    each query's head, as they are repeated for it) and attention's output, and its sums per head in
-    float32, or, where attention is written out, queries, keys and values as they are; two products
-    of the MLP's width (gate and up); and the inputs of the LoRA targets, one for those that read
-    the same.
-    Of a model whose layers are not `lean_layers`' it is more: SiLU of the gate, and a float32 copy
-    of its input for each target. Models that norm heads, or have four norms in a layer, keep what
-    these read too. LoRA's own r numbers are left out. With checkpointing: one hidden state for each
-    layer, and one layer's activations with their gradients.
+    In a layer of a Llama-like model of which only LoRA is trained: the inputs of two norms;
+    queries, keys and values (of each query's head, as they are repeated for it) and attention's
+    output, and its sums per head in float32, or, where attention is written out, queries, keys and
+    values as they are; two products of the MLP's width (gate and up); and the inputs of the LoRA
+    targets, one for those that read the same.
+    Of a model whose layers are not `lean_layers`' it is more: SiLU of the gate, and float32 copies
+    of what norms read, and of its input for each target. Models that norm heads, or have four norms
+    in a layer, keep what these read too. LoRA's own r numbers are left out. With checkpointing: one
+    hidden state for each layer, and one layer's activations with their gradients.
     """
     config = read_json(model_dir / "config.json")
     hidden, mlp, layers, heads = (
@@ -416,17 +414,18 @@ def activation_bytes(
         for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
     )
     lean, width = has_lean_layers(model_dir), _width_of_heads(model_dir)
-    norms = (4 if config.get("model_type") in _FOUR_NORMS else 2) * hidden * _FLOAT32
+    norms = (4 if config.get("model_type") in _FOUR_NORMS else 2) * hidden
     if config.get("model_type") in _NORMS_HEADS:
-        norms += (width + _width_of_key_heads(model_dir)) * _FLOAT32
+        norms += width + _width_of_key_heads(model_dir)
+    cast = item_bytes if lean else _FLOAT32
     attention = 4 * width * item_bytes + heads * _FLOAT32
     if written_out:
         attention = (width + 2 * _width_of_key_heads(model_dir)) * item_bytes
     inputs = {target: _READS.get(target, target) for target in targets}
     widths = {"o_proj": width, "down_proj": mlp}
     read = set(inputs.values()) if lean else inputs.values()
-    lora = sum(widths.get(name, hidden) for name in read) * (item_bytes if lean else _FLOAT32)
-    layer = norms + attention + (2 if lean else 3) * mlp * item_bytes + lora
+    lora = sum(widths.get(name, hidden) for name in read)
+    layer = (norms + lora) * cast + attention + (2 if lean else 3) * mlp * item_bytes
     return 2 * layer + layers * hidden * item_bytes if checkpointing else layers * layer
 
 

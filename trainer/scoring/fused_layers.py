@@ -26,7 +26,8 @@ def fuse(model: nn.Module, adapter: str = "default") -> None:
     The base has 16-bit weights that are not trained; the LoRA is float32 and has no dropout.
     """
     if find_spec("liger_kernel") is None:
-        lean_layers.change_layers(model, adapter, _with_lora, lean_layers.gated)
+        layers = (_with_lora, lean_layers.gated, lean_layers.normed)
+        lean_layers.change_layers(model, adapter, *layers)
         return
     from liger_kernel.ops import LigerRMSNormFunction, LigerSiLUMulFunction
 
