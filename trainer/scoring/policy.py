@@ -39,10 +39,11 @@ from trainer.scoring.shared_prefix import (
 )
 from trainer.scoring.trainable import FOLLOW_LENGTH, check_dtype, check_logits
 
-# On a CPU with AMX oneDNN writes machine code for each shape of a product (4 ms, 0.8 MB) and keeps
-# that of 1,024 shapes. Micro-batches have hardly a shape in common, and a pass of one has about 70.
-# It is read when the first product is made.
-os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
+# On a CPU oneDNN writes machine code for each shape of a product (up to 4 ms and 0.8 MB); it keeps
+# that of 1,024 shapes, and torch what it makes of as many. Micro-batches have hardly a shape in
+# common, and a pass of one has about 70. Both are read when the first product is made.
+for _variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+    os.environ.setdefault(_variable, "128")
 
 _SDPA = "sdpa"
 
