@@ -30,6 +30,15 @@ from trainer.settings import TrainerSettings
 from trainer.task_figures import TaskFigures
 
 
+class Own:
+    """That the reference is the adapter under training, as in a run's first step: its logprobs are
+    the policy's before the first optimizer step, and need no pass of their own."""
+
+
+References = Sequence[Tensor] | Own | None
+"""The reference's logprobs, one tensor for each micro-batch; None where β is 0."""
+
+
 def reference_logprobs(
     policy: Policy,
     reference: LoraReferenceSnapshot,
@@ -68,7 +77,7 @@ def accumulate_gradient(
     policy: Policy,
     batch: TrainingBatch,
     batches: Sequence[Micro],
-    references: Sequence[Tensor] | None,
+    references: References,
     settings: TrainerSettings,
     progress: Progress,
     old: Sequence[Tensor] | None = None,
@@ -76,9 +85,9 @@ def accumulate_gradient(
 ) -> tuple[dict[str, float], list[Tensor]]:
     """Add the bundle's gradient to the LoRA parameters' .grad and return its `_Sums.figures`.
 
-    `references`: one tensor for each micro-batch, or None where β is 0. `old`: logprobs of the
-    policy before the first optimizer step on this bundle, one tensor for each micro-batch; None
-    where this is that policy, whose own logprobs are returned beside the figures to be kept.
+    `old`: logprobs of the policy before the first optimizer step on this bundle, one tensor for
+    each micro-batch; None where this is that policy, whose own logprobs are returned beside the
+    figures to be kept.
     `batches`, `references` and `old` are this rank's part of the bundle, gradient and figures those
     of all ranks; `batch` is the whole bundle.
     """
@@ -96,7 +105,10 @@ def accumulate_gradient(
             _require_finite(logprobs_n, batches[i], "the policy")
             now_n = logprobs_n.detach()
             old_n = now_n if old is None else old[i]
-            reference_n = references[i] if references is not None else None
+            if references is None:
+                reference_n = None
+            else:
+                reference_n = old_n if isinstance(references, Own) else references[i]
             loss, parts_n, k3_n = own.add(
                 micro, logprobs_n, old_n, entropy_n, reference_n, batch.total, settings
             )

@@ -44,6 +44,11 @@ class Checked:
     """What a result is bound to: the settings, and hashes of all inputs but the model, which a run
     binds in its manifest."""
 
+    @property
+    def reference_is_own(self) -> bool:
+        """Whether the reference is the adapter under training, as in a run's first step."""
+        return self.reference is not None and self.reference.sha == self.adapter.sha
+
 
 def check_inputs(inputs: StepInputs, settings: TrainerSettings) -> Checked:
     """Read and check everything that can be checked without a model."""

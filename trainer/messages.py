@@ -27,6 +27,7 @@ def report_bundle(batch: TrainingBatch, progress: Progress) -> None:
 def report_loaded(
     policy: Policy,
     reference: LoraReferenceSnapshot | None,
+    reference_is_own: bool,
     settings: TrainerSettings,
     watch: Stopwatch,
     progress: Progress,
@@ -47,6 +48,8 @@ def report_loaded(
         progress.say("no reference pass: the loss of this step has no KL")
     else:
         progress.say(f"reference snapshot: {len(reference)} tensors from {reference.source}")
+        if reference_is_own:
+            progress.say("no reference pass: the reference is this adapter, whose KL to it is 0")
     if settings.step_norm is not None:
         progress.say(f"the step moves the weights by at most {settings.step_norm:g} (L2)")
 

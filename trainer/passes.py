@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fieldkit.errors import BadInput, Shortage
 from trainer.batch import TrainingBatch
-from trainer.gradient import MicroBatchTooLarge, accumulate_gradient
+from trainer.gradient import MicroBatchTooLarge, References, accumulate_gradient
 from trainer.progress import Progress
 from trainer.ranks.rank import ALONE, Rank
 from trainer.scoring.micro_batch import Micro
@@ -27,7 +27,7 @@ def take_passes(
     optimizer: torch.optim.Optimizer,
     batch: TrainingBatch,
     batches: Sequence[Micro],
-    references: Sequence[Tensor] | None,
+    references: References,
     settings: TrainerSettings,
     progress: Progress,
     where: str,

@@ -25,7 +25,7 @@ from fieldkit.training.weight_delta import WeightDeltaTracker
 from trainer.budget import require_memory
 from trainer.canary import canary_ids, make_canary
 from trainer.checkpoint import ADAPTER_DIR, STATE_DIR
-from trainer.gradient import MicroBatchTooLarge, check_ids, reference_logprobs
+from trainer.gradient import MicroBatchTooLarge, Own, References, check_ids, reference_logprobs
 from trainer.inputs import Checked, StepInputs
 from trainer.messages import report_loaded, report_ranks
 from trainer.optimizer import OPTIMIZERS
@@ -111,7 +111,7 @@ def update_adapter(
         if inputs.state is not None:
             load_state(inputs.state, kind, optimizer, lora, checked.adapter.sha)
     steps = checked.optimizer_steps + settings.passes
-    report_loaded(policy, reference, settings, watch, progress)
+    report_loaded(policy, reference, checked.reference_is_own, settings, watch, progress)
     loads = rank.gather(sum(tokens(b, shared) for b in batches))
     report_ranks(loads, progress)
 
@@ -173,8 +173,10 @@ def _move(
     batches: Sequence[Micro],
 ) -> dict[str, float]:
     """Both passes over these micro-batches, and the optimizer's steps; the figures."""
-    references = None
-    if reference is not None:
+    references: References = None
+    if reference is not None and checked.reference_is_own:
+        references = Own()
+    elif reference is not None:
         with watch.phase("reference"):
             references = reference_logprobs(
                 policy,

@@ -20,7 +20,8 @@ from fieldkit.training.snapshot import LoraReferenceSnapshot
 from tests.trainer.conftest import PROMPT, VOCABULARY, make_adapter, make_group
 from tests.trainer.test_budget import saved_bytes
 from trainer.batch import collect
-from trainer.gradient import accumulate_gradient, check_ids, reference_logprobs
+from trainer.gradient import Own, accumulate_gradient, check_ids, reference_logprobs
+from trainer.passes import take_passes
 from trainer.progress import Lines
 from trainer.scoring.micro_batch import micro_batches, tensors
 from trainer.scoring.policy import Policy, load_policy
@@ -276,6 +277,31 @@ def test_a_reference_equal_to_the_policy_has_no_kl(
     _, apart = run(load(tiny_model, adapter), reference, groups, SETTINGS)
     assert apart["kl"] > 0.01
     assert apart["policy_loss"] == figures["policy_loss"], "it does not depend on the reference"
+
+
+@pytest.mark.parametrize("kl", [{}, {"kl_estimator": "k1", "kl_in": "reward"}])
+def test_the_policy_is_its_own_reference_without_a_pass(
+    kl: dict[str, Any], tiny_model: Path, adapter: Path, groups: list[RolloutGroup]
+) -> None:
+    """Before the first optimizer step, and for every pass after it."""
+    settings, quiet = replace(SETTINGS, passes=2, **kl), Lines(StringIO())
+    batch = collect(groups, settings)
+
+    def moved(policy: Policy, *, own: bool) -> tuple[Gradient, dict[str, float]]:
+        batches = micro_batches(batch.segments, settings, shared=policy.shares_prompts)
+        snapshot = LoraReferenceSnapshot.from_disk(policy.model, adapter)
+        references = reference_logprobs(policy, snapshot, batches, settings, quiet)
+        optimizer = torch.optim.SGD(policy.lora().values(), lr=1.0)
+        figures = take_passes(
+            policy, optimizer, batch, batches, Own() if own else references, settings, quiet, "step"
+        )
+        return {name: p.detach().clone() for name, p in policy.lora().items()}, figures
+
+    passed, figures = moved(load(tiny_model, adapter), own=False)
+    spared, same = moved(load(tiny_model, adapter), own=True)
+    assert same == figures
+    assert same["kl"] == 0
+    assert all(torch.equal(value, spared[name]) for name, value in passed.items())
 
 
 def test_the_sampler_difference_is_measured_against_the_bundle(

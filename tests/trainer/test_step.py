@@ -256,6 +256,17 @@ def test_progress_for_a_display_is_one_json_object_a_line(inputs: StepInputs) ->
     assert all(e["done"] == e["of"] == 1 and e["tokens"] > 0 for e in micro)
 
 
+def test_a_step_from_the_reference_itself_takes_no_pass_under_it(inputs: StepInputs) -> None:
+    out = StringIO()
+    first = dataclasses.replace(inputs, reference=inputs.adapter)
+    result = train(first, SETTINGS, JsonLines(out))
+    events = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert {e["phase"] for e in events if e["event"] == "microbatch"} == {"policy"}
+    assert "reference" not in result["seconds"]
+    assert (result["train"]["kl"], result["train"]["kl_loss"]) == (0, 0)
+    assert "whose KL to it is 0" in out.getvalue()
+
+
 def test_the_log_has_the_same_lines_for_a_person(inputs: StepInputs) -> None:
     out, log = StringIO(), StringIO()
     train(inputs, SETTINGS, JsonLines(out, Lines(log)))
