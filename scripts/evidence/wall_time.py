@@ -73,7 +73,7 @@ def wall_time(
     wall = sum(t.wall for t in clocked)
     if not wall:
         return None
-    parts = _parts(clocked, wall)
+    parts = parts_of(clocked, wall)
     later = [t for t in clocked if t.step > 0]
     return WallTime(
         wall=wall,
@@ -89,7 +89,8 @@ def wall_time(
     )
 
 
-def _parts(clocked: Sequence[StepTimings], wall: float) -> tuple[Part, ...]:
+def parts_of(clocked: Sequence[StepTimings], wall: float) -> tuple[Part, ...]:
+    """All seconds of these steps by part, the longest first, and what no part claims of `wall`."""
     seconds: dict[str, float] = {}
     for t in clocked:
         for name, value in t.seconds_of_wall.items():

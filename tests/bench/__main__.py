@@ -35,6 +35,7 @@ def main(
     out: Annotated[Path, typer.Option(help="Where the page and the table go.")] = ROOT / "docs",
 ) -> None:
     """Measure what is still to be measured, and write what was found."""
+    out.mkdir(parents=True, exist_ok=True)  # before it is measured for an hour
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers end as on Ctrl-C
     chosen = tuple(part or PARTS)
     if unknown := set(chosen) - set(PARTS):

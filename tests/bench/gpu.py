@@ -50,6 +50,7 @@ def main(
     out: Annotated[Path, typer.Option(help="Where the page and the table go.")] = ROOT / "docs",
 ) -> None:
     """Measure what is still to be measured, and write what was found."""
+    out.mkdir(parents=True, exist_ok=True)  # before it is measured for an hour
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if not cuda_devices() and not short:
         raise BadInput(

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 from fieldkit.gate.memory import GIB
+from scripts.base.checkout import ROOT
+from scripts.evidence.wall_time import parts_of
+from scripts.run.folder import RunFolder
+from scripts.run.manifest import read_manifest
+from scripts.run.timings import EVAL, read_timings
 from scripts.words.quantities import counted
 from scripts.words.table import Table
 from tests.bench import against_trl, restarts, rollouts, steps, trainers
 from tests.bench.measurements import Measurements, ratio_by_round
 from tests.bench.shapes import weights
 from tests.bench.work import Work
+
+NIGHT, MANY = ROOT / "runs" / "night-0", 3
+"""The committed night whose steps are shown, and how many of its first and last ones."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +168,7 @@ def page(work: Work, taken: Measurements) -> str:
     parts = [
         Table("Ratios", ("what", "measured", "goal"), tuple(goals)),
         *(of(taken) for of in (_rollouts, trainers_table, sizes_table, _steps, _trl, _restarts)),
+        waterfall(NIGHT),
     ]
     tables = "\n".join(t.markdown() for t in parts if t.rows)
     return f"""# Performance
@@ -197,12 +207,14 @@ def _rollouts(taken: Measurements) -> Table:
             spread(SAMPLED(taken, part, name)),
             spread(_in_worlds(taken, part, name)) if name in rollouts.IN_FLIGHT else "",
             ", ".join(_short(median(taken.of(part, name, who))) for who in rollouts.USED),
+            ", ".join(_short(median(taken.of(part, name, who)) / GIB) for who in rollouts.PEAKS),
         )
         for name in taken.contestants(part)
         if name != rollouts.LIMIT
     )
     amounts = ("seconds", "ids sampled", "ids a second", "ms a turn in worlds")
-    columns = ("what", *amounts, "processor seconds: engine, player, sandboxes")
+    processor = "processor seconds: engine, player, sandboxes"
+    columns = ("what", *amounts, processor, "peak GiB: engine, player")
     return Table(
         _titled("Rollout", taken, part),
         columns,
@@ -273,7 +285,8 @@ def _steps(taken: Measurements) -> Table:
         (
             "From a served adapter to the next one served and proven. The document's loop plays one"
             " episode after the other on the engine as it is installed, trains with the plain"
-            " rebuild in a new process, and starts the engine again.",
+            " rebuild in a new process, and starts the engine again. The first step of a run loads"
+            " the trainer; where the engine stays, later ones find it loaded.",
         ),
     )
 
@@ -304,8 +317,37 @@ def _restarts(taken: Measurements) -> Table:
         for name in taken.contestants(part)
     )
     return Table(
-        _titled("A new adapter", taken, part), ("lifecycle", "seconds", "first start"), rows
+        _titled("A new adapter", taken, part),
+        ("lifecycle", "seconds", "first start"),
+        rows,
+        ('The lifecycle "sleep" needs a GPU: vLLM refuses it on a CPU.',) if rows else (),
     )
+
+
+def waterfall(night: Path) -> Table:
+    """Where the seconds of a step go, in the first and in the last steps of a committed night."""
+    run = RunFolder(night)
+    last = run.finished_steps() - 1
+    ranges = (range(1, MANY + 1), range(last - MANY + 1, last + 1))
+    early, late = (_parts(run, numbers) for numbers in ranges)
+    versions = (read_manifest(run) or {})["versions"]
+    return Table(
+        "Where a step's seconds go, early and late",
+        ("part", *(f"steps {numbers[0]} to {numbers[-1]}" for numbers in ranges)),
+        tuple((name, f"{early[name]:.2f}", f"{late[name]:.2f}") for name in early),
+        (
+            f"Means of `{night.parent.name}/{night.name}`, a default night at commit"
+            f" {versions['commit'][:7]}, without its evaluations. A step of the first ones plays 64"
+            " attempts that rarely end by themselves, a late one 64 short ones.",
+        ),
+    )
+
+
+def _parts(run: RunFolder, numbers: Sequence[int]) -> dict[str, float]:
+    """Mean seconds of a step by part, the longest first."""
+    steps = [read_timings(run.timings(n), n) for n in numbers]
+    parts = parts_of(steps, sum(step.wall for step in steps))
+    return {part.name: part.seconds / len(steps) for part in parts if part.name != EVAL}
 
 
 def _titled(title: str, taken: Measurements, part: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from dataclasses import replace
 from functools import partial as bind
 from pathlib import Path
 
@@ -25,7 +24,7 @@ def measure(work: Work, taken: Measurements, rounds: int) -> None:
 
 
 def _change(work: Work, lifecycle: str) -> Values:
-    settings = replace(work.config.engine, lifecycle=lifecycle)
+    settings = work.served_by(lifecycle).config.engine
     with tempfile.TemporaryDirectory() as temporary:
         run, other = Path(temporary) / "run", Path(temporary) / "adapter"
         _another(work.adapter.path, other)

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -41,8 +42,11 @@ IN_FLIGHT = {"1 in flight": 1, "4 in flight": 4, "16 in flight": 16, ALL: 0}
 LIMIT = trainers.LIMIT
 CONTESTANTS = (*IN_FLIGHT, ENGINE, LIMIT)
 
+_PEAK = re.compile(r"VmHWM:\s+(\d+) kB")
+
 USED = ("engine", "player", "worlds")
 """Whose processor seconds are counted: the server's, this process's, and those of the sandboxes."""
+PEAKS = ("engine_peak_bytes", "player_peak_bytes")
 
 
 @contextmanager
@@ -72,13 +76,16 @@ def measure(work: Work, taken: Measurements, rounds: int, bundle: Path) -> None:
                 if name == LIMIT:
                     return trainers.passes(work, bundle, trainers.KINDS[LIMIT])
                 empty_cache(server)
-                before = _used(server)
+                engine, player = _tree(psutil.Process(server.pid)), psutil.Process()
+                forget_peaks([*engine, player])
+                before = _used(engine, player)
                 if name == ENGINE:
                     found = asyncio.run(_send_again(server, groups))
                 else:
                     found = play(work, server, chat, IN_FLIGHT[name])
-                used = zip(USED, before, _used(server), strict=True)
-                return {**found, **{who: after - earlier for who, earlier, after in used}}
+                used = zip(USED, before, _used(engine, player), strict=True)
+                peaks = dict(zip(PEAKS, (peak(engine), peak([player])), strict=True))
+                return {**found, **{who: after - earlier for who, earlier, after in used}, **peaks}
 
             taken.take(PART, name, round_, do)
 
@@ -117,12 +124,33 @@ def play(
     }
 
 
-def _used(server: Served) -> tuple[float, float, float]:
+def _tree(root: psutil.Process) -> list[psutil.Process]:
+    """A process and all that it has started."""
+    return [root, *root.children(recursive=True)]
+
+
+def _used(engine: Sequence[psutil.Process], player: psutil.Process) -> tuple[float, float, float]:
     """Processor seconds so far, in the order of `USED`."""
-    api, own = psutil.Process(server.pid), psutil.Process().cpu_times()
-    times = [p.cpu_times() for p in (api, *api.children(recursive=True))]
-    engine = sum(t.user + t.system for t in times)
-    return engine, own.user + own.system, own.children_user + own.children_system
+    times, own = [p.cpu_times() for p in engine], player.cpu_times()
+    return (
+        sum(t.user + t.system for t in times),
+        own.user + own.system,
+        own.children_user + own.children_system,
+    )
+
+
+def forget_peaks(processes: Iterable[psutil.Process]) -> None:
+    """Have `peak` count from now on (proc_pid_clear_refs(5))."""
+    for process in processes:
+        Path(f"/proc/{process.pid}/clear_refs").write_text("5", encoding="utf-8")
+
+
+def peak(processes: Iterable[psutil.Process]) -> int:
+    """Bytes: the most that each has held in memory, added up. Pages that several share count for
+    each of them."""
+    files = [Path(f"/proc/{process.pid}/status") for process in processes]
+    found = [_PEAK.findall(file.read_text(encoding="utf-8")) for file in files]
+    return sum(int(kib) * 1024 for (kib,) in found)
 
 
 def amount(groups: tuple[RolloutGroup, ...]) -> Values:
@@ -197,5 +225,6 @@ def _client(server: Served, chat: ChatRenderer) -> EngineClient:
 
 
 def stock(settings: EngineSettings) -> EngineSettings:
-    """The engine as it is installed, restarted for each adapter."""
-    return replace(settings, cpu_patches=False, lifecycle="restart")
+    """The engine as it is installed, restarted for each adapter, with the preloads and threads that
+    every contestant has."""
+    return replace(settings, cpu_patches=False, one_process=False, lifecycle="restart")

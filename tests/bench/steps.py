@@ -28,12 +28,14 @@ from trainer.progress import Stopwatch
 
 PART = "step"
 OURS, DOCUMENT = "this loop", "the document's loop"
+RESTARTED = "this loop, engine restarted"
 
 
 def measure(work: Work, taken: Measurements, rounds: int) -> None:
-    """Measure both."""
+    """Measure ours with both lifecycles that a CPU has, and the document's."""
     ways: dict[str, Callable[[], Values]] = {
         OURS: lambda: _ours(work),
+        RESTARTED: lambda: _ours(work.served_by("restart")),
         DOCUMENT: lambda: _document(work),
     }
     for name, round_ in in_turn(tuple(ways), rounds):

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -152,7 +153,8 @@ def made(file: Path) -> Measurements:
 def played(seconds: float) -> Values:
     turns = {"turns": 40, "commands": 40, "command_seconds": 2.0}
     used = dict(zip(rollouts.USED, (15.0, 2.0, 3.0), strict=True))
-    return {"seconds": seconds, "sampled": 400, "read": 800, **turns, **used}
+    peaks = dict.fromkeys(rollouts.PEAKS, 3 << 29)
+    return {"seconds": seconds, "sampled": 400, "read": 800, **turns, **used, **peaks}
 
 
 def passed(seconds: float, peak: float) -> Values:
@@ -207,7 +209,8 @@ def test_the_page_names_what_each_ratio_is_held_to(tmp_path: Path) -> None:
     assert "8 tasks,\n4 attempts at each, at most 12 turns" in text
     assert "| this loop | 30 (20–40) |" in text
     assert "Trainer, 2 rounds" in text
-    assert "| engine alone | 12 (8–16) | 400 (400–400) | 37.5 (25–50) |  | 15, 2, 3 |" in text
+    alone = "| engine alone | 12 (8–16) | 400 (400–400) | 37.5 (25–50) |  | 15, 2, 3 | 1.5, 1.5 |"
+    assert alone in text
 
 
 def test_the_work_is_the_documents_8_tasks_with_4_attempts_at_each() -> None:
@@ -215,6 +218,44 @@ def test_the_work_is_the_documents_8_tasks_with_4_attempts_at_each() -> None:
     assert work.episodes == 32
     assert len({t.task_id for t in work.tasks}) == 8
     assert replace(work.settings(4), concurrency=0) == work.config.rollout
+
+
+def test_activations_that_are_computed_again_have_rows_of_their_own() -> None:
+    rows = trainers.sizes("bfloat16")
+    assert rows["256 tokens, bf16, computed again"]["gradient_checkpointing"]
+    assert "gradient_checkpointing" not in rows["768 tokens, bf16"]
+    assert rows["768 tokens, fp32"]["serving_dtype"] == "float32"
+
+
+def test_what_the_documents_loop_plays_on_is_the_engine_as_it_is_installed() -> None:
+    ours = Work.of_preset().config.engine
+    theirs = rollouts.stock(ours)
+    assert (ours.cpu_patches, ours.one_process) == (True, True)
+    assert (theirs.cpu_patches, theirs.one_process, theirs.lifecycle) == (False, False, "restart")
+    assert theirs.tcmalloc == ours.tcmalloc, "every contestant has the same preloads"
+
+
+def test_a_step_may_be_played_with_another_lifecycle() -> None:
+    work = Work.of_preset(("rollout.max_turns=2",)).served_by("restart")
+    assert work.config.engine.lifecycle == "restart"
+    assert work.smaller == ("rollout.max_turns=2", 'engine.lifecycle="restart"')
+
+
+def test_a_peak_is_counted_from_when_it_was_forgotten() -> None:
+    own = [psutil.Process()]
+    much = bytearray(64 << 20)
+    before = rollouts.peak(own)
+    del much
+    rollouts.forget_peaks(own)
+    assert rollouts.peak(own) <= before - (48 << 20)
+
+
+def test_a_late_step_is_shown_beside_an_early_one() -> None:
+    table = page.waterfall(page.NIGHT)
+    seconds = {name: (float(early), float(late)) for name, early, late in table.rows}
+    assert seconds["train"] > seconds["rollout"] > seconds["start Python"] > (0, 0)
+    assert "eval" not in seconds
+    assert table.columns[1:] == ("steps 1 to 3", "steps 27 to 29")
 
 
 # --- the first step, then and now -----------------------------------------------------------------

@@ -25,6 +25,7 @@ PART, SIZES = "trainer", "trainer by micro-batch and dtype"
 OURS, PLAIN, LIMIT = "ours", "plain rebuild", "matrix products"
 KINDS = {OURS: "ours", PLAIN: "plain", LIMIT: "matmul"}
 MICRO_BATCHES = (512, CPU_TOKENS, 1024, 2048)
+CHECKPOINTED = (256, CPU_TOKENS)
 DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 """Of the trainer, and of the server that it follows."""
 
@@ -33,17 +34,30 @@ def measure(work: Work, taken: Measurements, rounds: int, bundle: Path) -> None:
     """Measure every contestant on the bundle, then ours in every size."""
     for name, round_ in in_turn(tuple(KINDS), rounds):
         taken.take(PART, name, round_, bind(passes, work, bundle, KINDS[name]))
-    for dtype, tokens in sizes(work.dtype):
-        changes = {"dtype": dtype, "serving_dtype": DTYPES[dtype], "tokens_per_microbatch": tokens}
-        do = bind(passes, work, bundle, "ours", **changes)
-        taken.take(SIZES, f"{tokens:,} tokens, {dtype}", 0, do)
+    for name, changes in sizes(work.dtype).items():
+        taken.take(SIZES, name, 0, bind(passes, work, bundle, "ours", **changes))
 
 
-def sizes(served: str) -> list[tuple[str, int]]:
-    """The micro-batches in the dtype that goes with the server's, and the default one in the other
-    dtype: without bf16 instructions that one is several times slower."""
+def sizes(served: str) -> dict[str, dict[str, Any]]:
+    """Settings by the row's name: the micro-batches in the dtype that goes with the server's, two
+    of them with activations computed again, and the default one in the other dtype: without bf16
+    instructions that one is several times slower."""
     own, other = sorted(DTYPES, key=lambda dtype: DTYPES[dtype] != served)
-    return [*((own, tokens) for tokens in MICRO_BATCHES), (other, CPU_TOKENS)]
+    again = {"gradient_checkpointing": True}
+    rows: list[tuple[str, int, dict[str, bool]]] = [
+        *((own, tokens, again) for tokens in CHECKPOINTED),
+        *((own, tokens, {}) for tokens in MICRO_BATCHES),
+        (other, CPU_TOKENS, {}),
+    ]
+    return {
+        f"{tokens:,} tokens, {dtype}{', computed again' if more else ''}": {
+            "dtype": dtype,
+            "serving_dtype": DTYPES[dtype],
+            "tokens_per_microbatch": tokens,
+            **more,
+        }
+        for dtype, tokens, more in rows
+    }
 
 
 def trainer_environment(work: Work) -> dict[str, str]:

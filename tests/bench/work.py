@@ -38,6 +38,9 @@ PRESET = "smol"
 STEP = ("data.pool=data/pool.jsonl", "rollout.group_size=4")
 """The documents' step, which every bench has measured: a default night's has 64 attempts now."""
 
+TABLES = ("engine", "rollout", "sandbox", "trainer")
+"""Of run.toml: the settings that a measurement depends on."""
+
 PAGES = ("docs/performance*.json", "docs/PERFORMANCE*.md")
 """What a bench writes: a page that was written does not make the next part another commit's."""
 
@@ -84,6 +87,12 @@ class Work:
         """The night's but for `changes`."""
         return replace(self.config.trainer, **{"serving_dtype": self.dtype, **changes})
 
+    def served_by(self, lifecycle: str) -> Work:
+        """The same work where new adapters reach the engine in this way."""
+        engine = replace(self.config.engine, lifecycle=lifecycle)
+        smaller = (*self.smaller, f'engine.lifecycle="{lifecycle}"')
+        return replace(self, config=replace(self.config, engine=engine), smaller=smaller)
+
     def settings(self, concurrency: int) -> RolloutSettings:
         """The night's, with so many episodes in flight; 0 is all."""
         return replace(self.config.rollout, concurrency=concurrency)
@@ -114,5 +123,6 @@ def about(work: Work) -> dict[str, Any]:
         "threads": len(os.sched_getaffinity(0)),
         "preload": preloads(work.config.engine.tcmalloc),
         "versions": versions(PAGES),
+        "settings": {name: table for name, table in work.config.plain().items() if name in TABLES},
         "smaller": list(work.smaller),
     }

@@ -43,10 +43,10 @@ def main(
     with served(work, work.config.engine) as server:
         for kind, _ in in_turn([IN_ORDER, AS_THEY_COME], rounds):
             empty_cache(server)
-            before, began = _prompt_ids(server), time.monotonic()
+            before, began = prompt_ids(server), time.monotonic()
             passed = asyncio.run(_evaluate(work, server, chat, kind, tasks))
             seconds[kind].append(time.monotonic() - began)
-            after = _prompt_ids(server)
+            after = prompt_ids(server)
             asked, anew = after[0] - before[0], after[1] - before[1]
             print(
                 f"{kind}: {seconds[kind][-1]:.0f} s; of {asked:,.0f} prompt ids {anew / asked:.0%}"
@@ -78,7 +78,7 @@ async def _evaluate(work: Work, server: Served, chat: ChatRenderer, kind: str, n
     return summary.n_passed
 
 
-def _prompt_ids(server: Served) -> tuple[float, float]:
+def prompt_ids(server: Served) -> tuple[float, float]:
     """The server's counters: prompt ids of all requests, and those that it computed."""
     headers = {"Authorization": f"Bearer {server.api_key}"}
     text = httpx.get(f"{server.base_url}/metrics", headers=headers, trust_env=False).text

@@ -1,0 +1,72 @@
+"""`python -m tests.rollout.engine.flags_price "--block-size 64" …`: a rollout with other flags.
+
+Plays the bench's rollout, all attempts in flight, by turns on a server as a run starts it and on
+one with each string of flags added, which vLLM reads last; `--no-enforce-eager` also lets torch
+compile. Prints seconds, ids sampled in a second, and the share of prompt ids that were read anew.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import Annotated
+from unittest.mock import patch
+
+import numpy as np
+import typer
+
+from rollout.engine import vllm_server
+from rollout.transcript import ChatRenderer
+from tests.bench.measurements import in_turn, ratio_by_round
+from tests.bench.rollouts import empty_cache, play, served
+from tests.bench.work import Work
+from tests.rollout.engine.order_price import prompt_ids
+
+AS_IT_IS = "as it is"
+COMPILED = "--no-enforce-eager"
+
+
+def main(
+    flags: Annotated[list[str], typer.Argument(help="Flags of vLLM, a string for each server.")],
+    rounds: Annotated[int, typer.Option(min=1, help="Servers of each kind.")] = 2,
+    plays: Annotated[int, typer.Option(min=1, help="Rollouts of each server.")] = 2,
+) -> None:
+    """Measure all by turns; the first rollout of a server only warms it."""
+    work, found = Work.of_preset(), dict[str, list[float]]()
+    chat = ChatRenderer(work.model)
+    for name, _ in in_turn((AS_IT_IS, *flags), rounds):
+        words = [] if name == AS_IT_IS else shlex.split(name)
+        with _added(words), served(work, work.config.engine) as server:
+            play(work, server, chat, 0)
+            for _ in range(plays):
+                empty_cache(server)
+                before = prompt_ids(server)
+                values = play(work, server, chat, 0)
+                asked, anew = np.subtract(prompt_ids(server), before)
+                found.setdefault(name, []).append(values["sampled"] / values["seconds"])
+                print(
+                    f"{name}: {values['seconds']:.1f} s, {found[name][-1]:.1f} ids a second; of"
+                    f" {asked:,.0f} prompt ids {anew / asked:.0%} read anew",
+                    flush=True,
+                )
+    for name, speeds in found.items():
+        ratio = ratio_by_round(speeds, found[AS_IT_IS])
+        print(f"{name}: {median(speeds):.1f} ids a second in the median, ratio {ratio:.2f}")
+
+
+@contextmanager
+def _added(words: list[str]) -> Iterator[None]:
+    """Servers are started with these flags after their own."""
+    flags, environment = vllm_server._cpu_flags, vllm_server.environment
+    compiles = {"TORCH_COMPILE_DISABLE": "0"} if COMPILED in words else {}
+    with (
+        patch.object(vllm_server, "_cpu_flags", lambda *a: [*flags(*a), *words]),
+        patch.object(vllm_server, "environment", lambda *a: {**environment(*a), **compiles}),
+    ):
+        yield
+
+
+if __name__ == "__main__":
+    typer.run(main)
