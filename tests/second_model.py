@@ -115,7 +115,7 @@ def figures(name: str, run: Path) -> dict[str, float]:
         "vocabulary": config["vocab_size"],
         "sampled_tokens_per_second": n_sampled / seconds["rollout"],
         "trained_tokens_per_second": trained["tokens_per_second"],
-        **{key: seconds[key] for key in ("rollout", "reference", "gradient", "canary")},
+        **{key: seconds.get(key, 0.0) for key in ("rollout", "reference", "gradient", "canary")},
         "trainer_load": times[0]["trainer_load"],
         "memory_forecast": most("memory_forecast"),
         "memory_used": most("memory_used"),

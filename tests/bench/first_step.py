@@ -46,7 +46,9 @@ def main(
     for sha in shas:
         _set_up(folder / sha, sha)
     for sha, round_ in in_turn(shas, rounds):
-        taken.take(PART, sha, round_, bind(first_step, folder / sha, f"first-{round_}"))
+        # A run of another comparison was played at another time.
+        name = f"first-{'-'.join(shas)}-{round_}"
+        taken.take(PART, sha, round_, bind(first_step, folder / sha, name))
     Console().print(table(taken, shas).rich())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -252,7 +252,9 @@ def sizes_table(taken: Measurements) -> Table:
     """Ours by size of its micro-batch."""
     rows = _passes(taken, trainers.SIZES, taken.contestants(trainers.SIZES))
     columns = ("micro-batch, dtype", "forward (reference)", "forward and backward", "peak GiB")
-    return Table(_titled("Trainer by micro-batch and dtype", taken, trainers.SIZES), columns, rows)
+    title = _titled("Trainer by micro-batch and dtype", taken, trainers.SIZES)
+    note = "Input ids a second. Computed again: with gradient checkpointing."
+    return Table(title, columns, rows, (note,) if rows else ())
 
 
 def _passes(
@@ -286,7 +288,8 @@ def _steps(taken: Measurements) -> Table:
             "From a served adapter to the next one served and proven. The document's loop plays one"
             " episode after the other on the engine as it is installed, trains with the plain"
             " rebuild in a new process, and starts the engine again. The first step of a run loads"
-            " the trainer; where the engine stays, later ones find it loaded.",
+            " the trainer, which later ones find loaded where the engine stays, and is spared the"
+            " reference pass, because the adapter is the reference.",
         ),
     )
 
@@ -334,7 +337,10 @@ def waterfall(night: Path) -> Table:
     return Table(
         "Where a step's seconds go, early and late",
         ("part", *(f"steps {numbers[0]} to {numbers[-1]}" for numbers in ranges)),
-        tuple((name, f"{early[name]:.2f}", f"{late[name]:.2f}") for name in early),
+        tuple(
+            (name, *(f"{found.get(name, 0.0):.2f}" for found in (early, late)))
+            for name in dict.fromkeys([*early, *late])
+        ),
         (
             f"Means of `{night.parent.name}/{night.name}`, a default night at commit"
             f" {versions['commit'][:7]}, without its evaluations. A step of the first ones plays 64"
@@ -345,9 +351,13 @@ def waterfall(night: Path) -> Table:
 
 def _parts(run: RunFolder, numbers: Sequence[int]) -> dict[str, float]:
     """Mean seconds of a step by part, the longest first."""
-    steps = [read_timings(run.timings(n), n) for n in numbers]
+    steps = []
+    for n in numbers:
+        taken = read_timings(run.timings(n), n)
+        trained = tuple(s for s in taken.segments if not s.phase.startswith(EVAL))
+        steps.append(replace(taken, segments=trained))
     parts = parts_of(steps, sum(step.wall for step in steps))
-    return {part.name: part.seconds / len(steps) for part in parts if part.name != EVAL}
+    return {part.name: part.seconds / len(steps) for part in parts}
 
 
 def _titled(title: str, taken: Measurements, part: str) -> str:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,14 @@ import pytest
 from fieldkit.files.atomic import read_json
 from tests.bench import page, rollouts, trainers
 from tests.bench.__main__ import main
+
+
+@pytest.fixture(autouse=True)
+def _sigterm() -> Iterator[None]:
+    """The bench changes what SIGTERM does to its process."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.timeout(900)

@@ -2,9 +2,10 @@
 
 `python -m tests.scale` makes a run of ten thousand tasks and a thousand steps of a thousand
 episodes through the real records and writers (`made_run`), measures the parts of the loop and the
-commands on it as it grows (`probes`), then varies the pool, the episodes a step and the turns of an
-episode; it plays episodes in the sandbox on a scripted policy, and a few steps of a whole night on
-the scripted engine. It writes docs/scale-figures.json and docs/scale-figures.md.
+commands on it as it grows (`probes`), then varies the pool, the episodes a step, the attempts at a
+task, the turns of an episode and what is read after each; it plays episodes in the sandbox on a
+scripted policy, and a few steps of a whole night on the scripted engine. It writes
+docs/scale-figures.json and docs/scale-figures.md.
 """
 
 from __future__ import annotations
@@ -40,7 +41,11 @@ Found = dict[str, Any]
 STEPS = (10, 100, 300, 1000)
 POOLS = (42, 1000, 10_000)
 BATCHES = (8, 64, 250)
+GROUPS = (4, 16, 64)
+"""Attempts at a task, of 256 episodes a step."""
 TURNS = (3, 6, 12)
+READ = (14, 140, 560)
+"""Ids that are read after each of six turns."""
 PLAYED = (32, 128, 512)
 """Episodes that are played at once in the sandbox, each in a process of its own."""
 NIGHT_STEPS = 10
@@ -66,7 +71,9 @@ def main(
             "run": lambda at: _run(at, size, steps),
             "pools": lambda at: _pools(at, POOLS[:1] if short else POOLS),
             "batches": lambda at: _batches(at, BATCHES[:1] if short else BATCHES),
+            "groups": lambda at: _groups(at, GROUPS[:1] if short else GROUPS),
             "turns": lambda at: _turns(at, TURNS[:1] if short else TURNS),
+            "read": lambda at: _read(at, READ[:1] if short else READ),
             "played": lambda at: [_played(n) for n in (PLAYED[:1] if short else PLAYED)],
             "night": lambda at: _night(at, 2 if short else NIGHT_STEPS),
         }
@@ -170,9 +177,20 @@ def _batches(root: Path, batches: tuple[int, ...]) -> Found:
     return found
 
 
+def _groups(root: Path, groups: tuple[int, ...]) -> Found:
+    return {f"{n}": _of_a_step(_small(root / f"{n}", Size(1000, 256 // n, n))) for n in groups}
+
+
 def _turns(root: Path, turns: tuple[int, ...]) -> Found:
     return {
         f"{n}": _of_a_step(_small(root / f"{n}", Size(1000, 64, 4, turns=(n, n)))) for n in turns
+    }
+
+
+def _read(root: Path, read: tuple[int, ...]) -> Found:
+    return {
+        f"{n}": _of_a_step(_small(root / f"{n}", Size(1000, 64, 4, turns=(6, 6), read=n)))
+        for n in read
     }
 
 

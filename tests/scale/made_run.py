@@ -59,13 +59,14 @@ advantage_std training_bits
 
 @dataclass(frozen=True)
 class Size:
-    """What a run is made of: tasks in the pool, B groups a step of K episodes each, and turns an
-    episode, between fewest and most."""
+    """What a run is made of: tasks in the pool, B groups a step of K episodes each, turns an
+    episode, between fewest and most, and ids that are read after each turn."""
 
     pool: int = 10_000
     batch: int = 250
     group: int = 4
     turns: tuple[int, int] = (2, 7)
+    read: int = TURN_IDS
 
     @property
     def episodes(self) -> int:
@@ -102,13 +103,13 @@ def task(n: int, prefix: str = "pool") -> Task:
 
 
 @cache
-def templates(turns: tuple[int, int]) -> tuple[Trajectory, ...]:
+def templates(turns: tuple[int, int], read: int) -> tuple[Trajectory, ...]:
     """Episodes without a task."""
     rng = random.Random(0)
-    return tuple(_template(rng, rng.randint(*turns)) for _ in range(TEMPLATES))
+    return tuple(_template(rng, rng.randint(*turns), read) for _ in range(TEMPLATES))
 
 
-def _template(rng: random.Random, n_turns: int) -> Trajectory:
+def _template(rng: random.Random, n_turns: int, read: int) -> Trajectory:
     def ids(n: int) -> tuple[int, ...]:
         return tuple(min(49_151, int(rng.paretovariate(0.35))) for _ in range(n))
 
@@ -135,7 +136,7 @@ def _template(rng: random.Random, n_turns: int) -> Trajectory:
                 seconds=rng.uniform(0.1, 3.0),
             )
         )
-        prompt = (*prompt, *completion, *ids(TURN_IDS))
+        prompt = (*prompt, *completion, *ids(read))
     passed = rng.random() < 0.5
     results = (
         AssertionResult("file_exists", "total.txt", rng.random() < 0.8, ""),
@@ -178,7 +179,7 @@ def _sha_of(files: Mapping[str, bytes]) -> str:
 def write_step(folder: RunFolder, size: Size, n: int) -> str:
     """Write step n's bundle, timings.json and step.json; return the bundle's hash."""
     rng = random.Random(n)
-    shuffled = rng.sample(templates(size.turns), TEMPLATES)
+    shuffled = rng.sample(templates(size.turns, size.read), TEMPLATES)
     chosen = rng.sample(range(size.pool), size.batch)
     groups = []
     for i, number in enumerate(chosen):
@@ -298,7 +299,7 @@ class MadeRun:
                 f.write(json.dumps(entry) + "\n")
 
     def _evaluate(self, arm: str, adapter: str) -> None:
-        rng, episodes = random.Random(arm), templates(self.size.turns)
+        rng, episodes = random.Random(arm), templates(self.size.turns, self.size.read)
         played = [
             _played(rng.choice(episodes), t, 0, adapter, REWARD, rng.getrandbits(48))
             for t in self.heldout

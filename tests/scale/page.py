@@ -109,7 +109,9 @@ def _others(found: Found) -> Iterator[str]:
             "batches",
             "episodes",
         ),
+        ("By the attempts at a task, of 256 episodes a step:", "groups", "attempts"),
         ("By the number of turns of each of 256 episodes:", "turns", "turns"),
+        ("By the ids read after each of six turns, of 256 episodes:", "read", "ids"),
     ):
         yield title
         yield ""

@@ -60,7 +60,7 @@ def main(
                     wall, busy = _step(kind, inputs, settings, kept, run, env)
                     trained = read_json(inputs.out_dir / "train.json")
                     shas.add(trained["adapter_sha"])
-                    passes = sum(trained["seconds"][part] for part in PASSES)
+                    passes = sum(trained["seconds"].get(part, 0.0) for part in PASSES)
                     if number:
                         found[kind].append((wall - passes, busy))
         finally:

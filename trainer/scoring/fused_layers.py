@@ -4,8 +4,8 @@ are computed.
 peft multiplies LoRA in the adapter's float32: without tensor cores, and with float32 copies of each
 layer's input and output. Here LoRA has the base's dtype, as it has in the server, and adds into the
 results of the layer's own products; sums over tokens are float32. Norms and SiLU of the gate are
-liger-kernel's where it is installed, one kernel for each pass; such norms keep no float32. All of
-it gives what `lean_layers` gives but for rounding. For the same models.
+liger-kernel's where it is installed, one kernel for each pass. All of it gives what `lean_layers`
+gives but for rounding. For the same models.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Layers with the bits of peft's and transformers', which keep less for the backward pass.
+"""Layers that give what peft's and transformers' give, and keep less for the backward pass.
 
 peft casts the input of every target layer to the adapter's float32, transformers that of every
 norm, and autograd keeps each cast. Here the input itself is kept, which the layers that read it
 share, and is cast again in the backward pass. Of a gated MLP the gate and the other product are
-kept, and SiLU of the gate is computed again. Only for what the trainer takes, plain LoRA without
-dropout, and for the models of `shared_prefix.has_lean_layers`, whose MLPs are alike.
+kept, and SiLU of the gate is computed again. Outputs have the same bits, and so have gradients but
+for a few last ones of the norms'. Only for what the trainer takes, plain LoRA without dropout, and
+for the models of `shared_prefix.has_lean_layers`, whose MLPs are alike.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ def change_layers(
     adapter: str,
     lora: Lora,
     gate: Callable[[Tensor, Tensor], Tensor],
-    norm: Callable[[Any, Tensor], Tensor] | None = None,
+    norm: Callable[[Any, Tensor], Tensor],
 ) -> None:
     """Give a peft model's LoRA layers, gated MLPs and norms other forward passes.
 
-    gate: (gate, up) → SiLU(gate) · up. norm: (RMS norm, x) → x normed; None leaves norms alone.
+    gate: (gate, up) → SiLU(gate) · up. norm: (RMS norm, x) → x normed.
     """
     from peft.tuners.lora import Linear
 
@@ -46,7 +47,7 @@ def change_layers(
             module.forward = forward  # type: ignore[method-assign]
         elif _is_gated(module):
             module.forward = partial(_mlp, module, gate)
-        elif norm is not None and type(module).__name__.endswith("RMSNorm"):
+        elif type(module).__name__.endswith("RMSNorm"):
             module.forward = partial(norm, module)
 
 

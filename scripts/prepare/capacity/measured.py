@@ -118,7 +118,7 @@ def _measured_step(reader: RunReader, n: int) -> MeasuredStep:
         step=n,
         work=work_of(reader, n),
         rollout=seconds["rollout"],
-        reference=seconds.get("reference"),  # none in a step without a KL
+        reference=seconds.get("reference"),  # none in a step that has no such pass
         gradient=seconds["gradient"],
         canary=seconds["canary"],
         fixed=round(sum(seconds.get(name, 0.0) for name in FIXED), 3),
@@ -212,8 +212,9 @@ def _bench_passes(row: Mapping[str, Any]) -> MeasuredStep:
 
 
 def default_night(runs: Sequence[MeasuredRun]) -> MeasuredRun:
-    """The first run whose first step was measured whole and whose work is known."""
-    return next(run for run in runs if run.is_fitted and run.steps[0].seconds("step"))
+    """The first run whose work is known and of which a step was measured whole. A first step that
+    begins at the reference has no reference pass."""
+    return next(run for run in runs if run.is_fitted and any(s.seconds("step") for s in run.steps))
 
 
 def main(runs: Sequence[str], table: Path = TABLE) -> None:

@@ -203,8 +203,8 @@ _GROUPS: dict[str, Sequence[str]] = {
 
 _LEGEND = """### How to read the predictions
 
-They are for a night's first step: attempts of 11.75 turns, 128 sampled tokens, 405 of context, the
-longest 210.
+They are for a step with the attempts of a night's first one: 11.75 turns, 128 sampled tokens, 405
+of context, the longest 210. It has a reference pass, which a night's first step itself is spared.
 
 - *FLOP/s bind from*: so many attempts in flight on a device from which a faster processor helps
   more than faster memory. ∞: at none, as an attempt's KV cache takes longer to read than its token
