@@ -225,8 +225,8 @@ def _steps(taken: Measurements) -> Table:
     note = (
         "One program from its start to its end: load the model, both passes, one step of the"
         " optimizer, save the adapter. The reference is the adapter itself, so ours makes no pass"
-        " under it, as in a run's first step. Ours also checks the new adapter against the old one on a"
-        " few prompts (the canary)."
+        " under it, as in a run's first step. Ours also checks the new adapter against the old one"
+        " on a few prompts (the canary)."
     )
     return Table(STEP.capitalize(), ("what", "seconds"), rows, (note,))
 

@@ -253,7 +253,8 @@ def test_a_peak_is_counted_from_when_it_was_forgotten() -> None:
 def test_a_late_step_is_shown_beside_an_early_one() -> None:
     table = page.waterfall(page.NIGHT)
     seconds = {name: (float(early), float(late)) for name, early, late in table.rows}
-    early, late = zip(*(seconds[name] for name in ("train", "rollout", "start Python")), strict=True)
+    parts = ("train", "rollout", "start Python")
+    early, late = zip(*(seconds[name] for name in parts), strict=True)
     assert early[0] > early[1] > early[2] > 0
     assert 0 < late[0] < early[0]
     assert 0 < late[1] < early[1]

@@ -1,8 +1,9 @@
 """`python -m tests.rollout.engine.flags_price "--block-size 64" …`: a rollout with other flags.
 
 On a CPU. Plays the bench's rollout, all attempts in flight, by turns on a server as a run starts it
-and on one with each string of flags added, which vLLM reads last; `--no-enforce-eager` also lets torch
-compile. Prints seconds, ids sampled in a second, and the share of prompt ids that were read anew.
+and on one with each string of flags added, which vLLM reads last; `--no-enforce-eager` also lets
+torch compile. Prints seconds, ids sampled in a second, and the share of prompt ids that were read
+anew.
 """
 
 from __future__ import annotations
