@@ -185,7 +185,7 @@ def _step_time(
         decode=decode,
         prefill=prefill,
         worlds=worlds,
-        reference=reference,
+        reference=work.referenced * reference,
         gradient=gradient,
         canary=canary,
         trainer_load=efficiency.trainer_seconds + weights if way.load or processes > 1 else 0.0,

@@ -40,8 +40,9 @@ class StepWork:
     sampled: ids that the engine samples. read: prompt and observation ids that it reads, with its
     prefix cache. longest: sampled by the longest episode, so decode iterations when all episodes
     are in flight. context: a mean episode's at its end. inputs: ids that the trainer runs through
-    the model in each pass. scored: those of them that need the output layer. is_exact: longest and
-    read are a bundle's.
+    the model in each pass. scored: those of them that need the output layer. referenced: 1 where
+    they are run under the reference too, 0 where not, as in a step that begins at the reference or
+    has no KL; of a mean step between. is_exact: longest and read are a bundle's.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -55,6 +56,7 @@ class StepWork:
     context: float
     inputs: float
     scored: float
+    referenced: float = 1.0
     is_exact: bool = False
 
     def times(self, factor: float) -> StepWork:
@@ -163,6 +165,7 @@ def summary_work(step: StepSummary, group_size: int, limit: int, where: str) -> 
         context=ids / episodes,
         inputs=trained["n_input_tokens"],
         scored=trained["n_scored_tokens"],
+        referenced=float("reference" in step.seconds),
     )
 
 

@@ -109,6 +109,16 @@ def test_a_box_whose_passes_were_measured_has_its_own_shares() -> None:
     assert (time.reference, time.gradient) == pytest.approx((8, 8))
 
 
+def test_a_step_without_a_reference_pass_takes_none() -> None:
+    """As a run's first one; of two steps, one of which has it, it is half."""
+    whole, spared, half = (
+        step_time(work(referenced=share), shape(), box(), EVEN, WAY) for share in (1.0, 0.0, 0.5)
+    )
+    assert whole.reference > 0 == spared.reference
+    assert half.reference == pytest.approx(whole.reference / 2)
+    assert whole.total - spared.total == pytest.approx(whole.reference)
+
+
 def test_a_canary_is_a_forward_pass() -> None:
     time = step_time(work(), shape(), box(), replace(EVEN, canary_tokens=500.0), WAY)
     assert time.canary == pytest.approx(2)

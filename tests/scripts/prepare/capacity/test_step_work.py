@@ -84,6 +84,12 @@ def test_step_json_tells_all_but_the_longest_attempt() -> None:
     assert not found.is_exact
 
 
+def test_the_seconds_tell_whether_a_step_had_a_reference_pass() -> None:
+    for share, parts in ((0.0, {"gradient": 9.0}), (1.0, {"gradient": 9.0, "reference": 4.0})):
+        step = replace(SUMMARY, seconds=parts)
+        assert summary_work(step, 4, 1000, "step.json").referenced == share
+
+
 def test_no_attempt_is_longer_than_the_limits_allow() -> None:
     assert summary_work(SUMMARY, 4, 60, "step.json").longest == 60
 
@@ -125,6 +131,7 @@ def test_twice_the_attempts_are_twice_the_work_but_for_the_longest() -> None:
 def test_a_mean_is_exact_only_where_every_step_is() -> None:
     guess = work(sampled=800.0, is_exact=False)
     assert mean_work([work(), guess]).sampled == 1200
+    assert mean_work([work(), work(referenced=0.0)]).referenced == 0.5
     assert not mean_work([work(), guess]).is_exact
     assert mean_work([work(), work()]) == work()
 
