@@ -9,6 +9,7 @@ anew.
 from __future__ import annotations
 
 import shlex
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import median
@@ -35,6 +36,7 @@ def main(
     plays: Annotated[int, typer.Option(min=1, help="Rollouts of each server.")] = 2,
 ) -> None:
     """Measure all by turns; the first rollout of a server only warms it."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers end as on Ctrl-C
     work, found = Work.of_preset(), dict[str, list[float]]()
     chat = ChatRenderer(work.model)
     for name, _ in in_turn((AS_IT_IS, *flags), rounds):
