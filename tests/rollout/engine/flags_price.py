@@ -1,4 +1,4 @@
-"""`python -m tests.rollout.engine.flags_price "--block-size 64" …`: a rollout with other flags.
+"""`python -m tests.rollout.engine.flags_price -- "--block-size 64" …`: a rollout by flags.
 
 On a CPU. Plays the bench's rollout, all attempts in flight, by turns on a server as a run starts it
 and on one with each string of flags added, which vLLM reads last; `--no-enforce-eager` also lets
