@@ -7,7 +7,8 @@ token and six products a layer; here two), the choice of an id (two logarithms f
 vocabulary; here a search in cumulative sums), and the norms (some ten operations each; here vLLM's
 own kernels, which it has and does not use). docs/LOG.md, 27 November, has what each gains. The
 fourth is how an EngineCore begins: as a fork of the API server, which has imported all that it
-needs (28 November).
+needs (28 November). The fifth is the prefix cache: it also has a request's last block, which is not
+full, so that a conversation's next turn reads only what is new (29 November).
 
 This module runs in vLLM's processes and imports nothing of this project. It changes nothing on
 other platforms and in unknown versions.
@@ -59,7 +60,7 @@ def register() -> None:
         theirs = getattr(owner, name)
         if theirs.__module__ != __name__:
             setattr(owner, name, make(theirs))
-    _log.info("LoRA, sampling, norms and the start are grpo's (%s=0: vLLM's)", FLAG)
+    _log.info("LoRA, ids, norms, start and prefix cache are grpo's (%s=0: vLLM's)", FLAG)
 
 
 def is_known() -> bool:
@@ -94,6 +95,7 @@ def _pieces() -> Iterator[tuple[type, str, Make]]:
     from vllm.lora.layers.column_parallel_linear import MergedColumnParallelLinearWithLoRA
     from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
     from vllm.model_executor.layers.layernorm import RMSNorm
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.engine.utils import CoreEngineProcManager
     from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
 
@@ -103,6 +105,8 @@ def _pieces() -> Iterator[tuple[type, str, Make]]:
     yield TopKTopPSampler, "forward_cpu", _forward_cpu
     yield RMSNorm, "forward_native", _rms_norm
     yield CoreEngineProcManager, "__init__", _begin_cores
+    yield KVCacheManager, "free", _free
+    yield KVCacheManager, "get_computed_blocks", _get_computed_blocks
 
 
 def _create_lora_weights(theirs: Any) -> Any:
@@ -290,6 +294,73 @@ def _leave_what_is_the_api_servers(_: object) -> None:
     for file in [*Path("/proc/self/fd").iterdir()]:
         if int(file.name) > 2 and file.is_socket():
             os.close(int(file.name))
+
+
+def _plain_manager(cache: Any, request: Any) -> Any:
+    """The manager of a cache in which every layer attends to all tokens, for a request of ids only;
+    None elsewhere, where vLLM's way stays."""
+    from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
+
+    first, *others = cache.coordinator.single_type_managers
+    plain = type(first) is FullAttentionManager and not others and first.dcp_world_size == 1
+    of_ids = not request.mm_features and request.prompt_embeds is None
+    return first if cache.enable_caching and plain and of_ids and not first.use_eagle else None
+
+
+def _tail_hash(manager: Any, request: Any, start: int, end: int) -> Any:
+    """Of the ids from a block's start on, after all before them and under the request's adapter."""
+    from vllm.utils.hashing import sha256
+    from vllm.v1.core.kv_cache_utils import generate_block_hash_extra_keys, hash_block_tokens
+
+    before = request.block_hashes[start // manager.block_size - 1] if start else None
+    others, _ = generate_block_hash_extra_keys(request, start, end, 0)
+    return hash_block_tokens(sha256, before, request.all_token_ids[start:end], others)
+
+
+def _free(theirs: Any) -> Any:
+    """Let the prefix cache have the last block of a request that ends, with the ids that it holds.
+
+    vLLM has only full blocks there, and on a CPU a block has at least 32 tokens: the next turn of a
+    conversation reads some 16 ids again that were computed.
+    """
+
+    def free(self: Any, request: Any) -> None:
+        from vllm.v1.core.kv_cache_utils import make_block_hash_with_group_id
+
+        if manager := _plain_manager(self, request):
+            end = min(request.num_computed_tokens, request.num_tokens - 1)
+            full, rest = divmod(end, manager.block_size)
+            blocks = manager.req_to_blocks.get(request.request_id, [])
+            if rest and full < len(blocks) and blocks[full].block_hash is None:
+                tail = _tail_hash(manager, request, end - rest, end)
+                key = make_block_hash_with_group_id(tail, manager.kv_cache_group_id)
+                self.block_pool._insert_block_hash(key, blocks[full], num_tokens=end)
+        theirs(self, request)
+
+    return free
+
+
+def _get_computed_blocks(theirs: Any) -> Any:
+    """What vLLM finds in its prefix cache, and the block with the most ids that go on from there.
+
+    vLLM copies such a block for the request before it computes, as it does for Mamba's states.
+    """
+
+    def get_computed_blocks(self: Any, request: Any) -> tuple[Any, int, int]:
+        found, start, boundary = theirs(self, request)
+        manager = _plain_manager(self, request)
+        if manager is None or not self.prefix_cache_lookup_enabled(request):
+            return found, start, boundary
+        group = manager.kv_cache_group_id
+        most = min(start + manager.block_size, request.num_tokens) - 1  # one is left to compute
+        for end in range(most, start, -1):
+            wanted = _tail_hash(manager, request, start, end)
+            if tail := self.block_pool.get_cached_block(wanted, [group]):
+                blocks = ([*found.blocks[0], *tail],)
+                return self.create_kv_cache_blocks(blocks), end, boundary
+        return found, start, boundary
+
+    return get_computed_blocks
 
 
 def _suits(x: Tensor, like: Tensor) -> bool:

@@ -3,7 +3,7 @@
 On a CPU. Plays the bench's rollout, all attempts in flight, by turns on a server as a run starts it
 and on one with each string of flags added, which vLLM reads last; `--no-enforce-eager` also lets
 torch compile. Prints seconds, ids sampled in a second, and the share of prompt ids that were read
-anew.
+anew. Flags with which vLLM does not start are told and left out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from unittest.mock import patch
 import numpy as np
 import typer
 
+from fieldkit.errors import Unavailable
 from rollout.engine import vllm_server
+from rollout.engine.target import Served
 from rollout.transcript import ChatRenderer
 from tests.bench.measurements import in_turn, ratio_by_round
 from tests.bench.rollouts import empty_cache, play, served
@@ -41,22 +43,31 @@ def main(
     chat = ChatRenderer(work.model)
     for name, _ in in_turn((AS_IT_IS, *flags), rounds):
         words = [] if name == AS_IT_IS else shlex.split(name)
-        with _added(words), served(work, work.config.engine) as server:
-            play(work, server, chat, 0)
-            for _ in range(plays):
-                empty_cache(server)
-                before = prompt_ids(server)
-                values = play(work, server, chat, 0)
-                asked, anew = np.subtract(prompt_ids(server), before)
-                found.setdefault(name, []).append(values["sampled"] / values["seconds"])
-                print(
-                    f"{name}: {values['seconds']:.1f} s, {found[name][-1]:.1f} ids a second; of"
-                    f" {asked:,.0f} prompt ids {anew / asked:.0%} read anew",
-                    flush=True,
-                )
+        try:
+            with _added(words), served(work, work.config.engine) as server:
+                play(work, server, chat, 0)
+                for _ in range(plays):
+                    found.setdefault(name, []).append(_measured(work, server, chat, name))
+        except Unavailable as e:
+            print(f"{name}: {e}", flush=True)
     for name, speeds in found.items():
         ratio = ratio_by_round(speeds, found[AS_IT_IS])
         print(f"{name}: {median(speeds):.1f} ids a second in the median, ratio {ratio:.2f}")
+
+
+def _measured(work: Work, server: Served, chat: ChatRenderer, name: str) -> float:
+    """Ids sampled in a second of a rollout."""
+    empty_cache(server)
+    before = prompt_ids(server)
+    values = play(work, server, chat, 0)
+    asked, anew = np.subtract(prompt_ids(server), before)
+    speed = values["sampled"] / values["seconds"]
+    print(
+        f"{name}: {values['seconds']:.1f} s, {speed:.1f} ids a second; of {asked:,.0f} prompt ids"
+        f" {anew / asked:.0%} read anew",
+        flush=True,
+    )
+    return float(speed)
 
 
 @contextmanager

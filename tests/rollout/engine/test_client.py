@@ -18,6 +18,7 @@ from fieldkit.errors import BadInput, Unavailable
 from fieldkit.records import Sampling
 from rollout.engine.client import (
     ClientSettings,
+    Completion,
     EngineClient,
     NoAnswer,
     NotServed,
@@ -26,6 +27,7 @@ from rollout.engine.client import (
     prompt_logprobs_of,
 )
 from tests.conftest import SharedEngine
+from tests.rollout.engine.order_price import prompt_ids
 
 SAMPLING = Sampling(temperature=1.0, max_tokens=8, top_p=1.0, top_k=0, min_p=0.0)
 PROMPT = (1, 2683, 198, 504, 2365, 6354, 16438)
@@ -578,6 +580,27 @@ async def test_a_sampled_end_of_turn_is_among_the_ids(client: EngineClient) -> N
     assert stopped.finish_reason == "stop"
     assert stopped.ids == whole.ids[: whole.ids.index(end_of_turn) + 1]
     assert len(stopped.logprobs) == len(stopped.ids)
+
+
+@pytest.mark.engine
+async def test_a_conversations_next_turn_reads_what_is_new_and_has_the_logprobs_of_a_whole_one(
+    engine: SharedEngine,
+) -> None:
+    served = await asyncio.to_thread(engine.ensure, engine.model.adapter(1), "client-v1")
+    async with EngineClient(served.base_url, served.api_key, served.model_name) as client:
+        turns = list[tuple[tuple[int, ...], Completion]]()
+        prompt = tuple(range(300, 340))
+        for seed in range(4):
+            _, before = await asyncio.to_thread(prompt_ids, served)
+            reply = await client.sample(prompt, SAMPLING, seed)
+            _, after = await asyncio.to_thread(prompt_ids, served)
+            if turns:  # three new ids, and the one that was sampled last
+                assert after - before == 4
+            turns.append((prompt, reply))
+            prompt = (*prompt, *reply.ids, 7, 8, 9)
+        for prompt, reply in turns:
+            whole = await client.logprobs(prompt + reply.ids)  # for which no cache is read
+            assert reply.logprobs == pytest.approx(whole[-len(reply.ids) :], abs=1e-4)
 
 
 @pytest.mark.engine

@@ -299,6 +299,148 @@ def test_with_the_patch_a_token_without_an_adapter_gets_none(patched: ModuleType
     assert not torch.equal(out[~alone], torch.ones(9, OUT + 8))
 
 
+# --- the prefix cache -----------------------------------------------------------------------------
+
+
+BLOCK = 32
+PROMPT = [*range(100, 140)]  # 8 ids into its second block
+
+
+class Cache:
+    """vLLM's manager of a prefix cache, without a model: what requests would read, and which blocks
+    are copied for them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, blocks: int = 64) -> None:
+        from vllm.utils.hashing import sha256
+        from vllm.v1.core import kv_cache_utils
+        from vllm.v1.core.kv_cache_manager import KVCacheManager
+        from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+
+        monkeypatch.setattr(kv_cache_utils, "NONE_HASH", b"none", raising=False)
+        spec = FullAttentionSpec(
+            block_size=BLOCK, num_kv_heads=1, head_size=64, dtype=torch.float32
+        )
+        self.manager: Any = KVCacheManager(
+            KVCacheConfig(blocks, [], [KVCacheGroupSpec(["layer"], spec)]),
+            max_model_len=1024,
+            scheduler_block_size=BLOCK,
+            hash_block_size=BLOCK,
+        )
+        self.hasher = kv_cache_utils.get_request_block_hasher(BLOCK, sha256)
+        self.copies: list[tuple[int, int]] = []
+        self.n = 0
+
+    def read(self, prompt: list[int], reply: list[int], adapter: str = "v0") -> int:
+        """Play a request to its end; how many ids of the prompt it had to read."""
+        from vllm.lora.request import LoRARequest
+        from vllm.sampling_params import SamplingParams
+        from vllm.v1.request import Request
+
+        self.n += 1
+        request = Request(
+            f"request {self.n}",
+            prompt,
+            SamplingParams(max_tokens=99),
+            None,
+            lora_request=LoRARequest(adapter, 1, f"/{adapter}"),
+            block_hasher=self.hasher,
+        )
+        known: int
+        found, known, _ = self.manager.get_computed_blocks(request)
+        self.allocate(request, len(prompt) - known, known, found)
+        copies, held = self.manager.take_kv_cache_block_copies()
+        self.copies += [(c.src_block_id, c.dst_block_id) for c in copies]
+        self.manager.block_pool.free_blocks(held)
+        request.num_computed_tokens = len(prompt)
+        for token in reply[:-1]:  # the last one is never computed
+            request.append_output_token_ids(token)
+            self.allocate(request, 1)
+            request.num_computed_tokens += 1
+        request.append_output_token_ids(reply[-1])
+        self.blocks = self.manager.get_block_ids(request.request_id)[0]
+        self.manager.free(request)
+        return len(prompt) - known
+
+    def allocate(self, request: Any, n: int, known: int = 0, found: Any = None) -> None:
+        assert self.manager.allocate_slots(request, n, known, found) is not None
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch) -> Cache:
+    vllm_plugin.register()
+    return Cache(monkeypatch)
+
+
+@pytest.mark.parametrize("length", range(1, BLOCK + 2))
+def test_the_next_turn_of_a_conversation_reads_only_what_is_new(cache: Cache, length: int) -> None:
+    """And the id that was sampled last, which no turn has computed."""
+    conversation, reply = PROMPT, [*range(200, 200 + length)]
+    assert cache.read(conversation, reply) == len(PROMPT)
+    for _ in range(3):
+        conversation = [*conversation, *reply, 7, 8, 9]
+        assert cache.read(conversation, reply) == 4
+
+
+def test_vllm_itself_reads_what_its_last_block_held_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = Cache(monkeypatch)
+    theirs.read(PROMPT, [200, 201])
+    assert theirs.read([*PROMPT, 200, 201, 7], [5]) == 11
+
+
+def test_a_request_that_goes_on_gets_a_copy_of_the_block(cache: Cache) -> None:
+    cache.read(PROMPT, [200, 201])
+    first = cache.blocks
+    cache.read([*PROMPT, 200, 201, 7], [5])
+    assert cache.copies == [(first[1], cache.blocks[1])]
+    assert (cache.blocks[0], len(cache.blocks)) == (first[0], 2)
+    assert first[1] != cache.blocks[1]
+
+
+def test_a_last_block_is_found_as_a_whole_or_not_at_all(cache: Cache) -> None:
+    cache.read(PROMPT, [200, 201])
+    assert cache.read([*PROMPT, 199, 201, 7], [5]) == len(PROMPT) + 3 - BLOCK
+    assert not cache.copies
+
+
+def test_several_can_go_on_from_one_turn(cache: Cache) -> None:
+    cache.read(PROMPT, [200, 201])
+    assert [cache.read([*PROMPT, 200, 201, i], [5]) for i in (7, 8, 9)] == [2, 2, 2]
+
+
+def test_another_adapter_has_none_of_it(cache: Cache) -> None:
+    cache.read(PROMPT, [200, 201])
+    assert cache.read([*PROMPT, 200, 201, 7], [5], adapter="v1") == len(PROMPT) + 3
+
+
+@pytest.mark.parametrize("short", [[1, 2, 3], [*range(BLOCK)]])
+def test_a_prompt_shorter_than_a_block_is_found_too(cache: Cache, short: list[int]) -> None:
+    cache.read(short, [200, 201])
+    assert cache.read([*short, 200, 201], [5]) == 1
+
+
+def test_a_block_that_others_needed_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    vllm_plugin.register()
+    small = Cache(monkeypatch, blocks=5)  # one of which is vLLM's own
+    small.read(PROMPT, [200, 201])
+    small.read([*range(1000, 1000 + 4 * BLOCK)], [5])
+    assert small.read([*PROMPT, 200, 201, 7], [5]) == len(PROMPT) + 3
+
+
+def test_an_emptied_cache_has_none(cache: Cache) -> None:
+    cache.read(PROMPT, [200, 201])
+    assert cache.manager.reset_prefix_cache()
+    assert cache.read([*PROMPT, 200, 201, 7], [5]) == len(PROMPT) + 3
+
+
+def test_every_block_is_free_again(cache: Cache) -> None:
+    before = cache.manager.block_pool.get_num_free_blocks()
+    cache.read(PROMPT, [200, 201])
+    for i in range(20):
+        cache.read([*PROMPT, 200, 201, i], [5, 6, 7])
+    assert cache.manager.block_pool.get_num_free_blocks() == before
+    assert len(cache.copies) == 20
+
+
 # --- when it takes vLLM's place -------------------------------------------------------------------
 
 
