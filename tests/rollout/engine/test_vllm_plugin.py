@@ -330,14 +330,13 @@ class Cache:
         self.copies: list[tuple[int, int]] = []
         self.n = 0
 
-    def read(self, prompt: list[int], reply: list[int], adapter: str = "v0") -> int:
-        """Play a request to its end; how many ids of the prompt it had to read."""
+    def request(self, prompt: list[int], adapter: str = "v0") -> Any:
         from vllm.lora.request import LoRARequest
         from vllm.sampling_params import SamplingParams
         from vllm.v1.request import Request
 
         self.n += 1
-        request = Request(
+        return Request(
             f"request {self.n}",
             prompt,
             SamplingParams(max_tokens=99),
@@ -345,6 +344,10 @@ class Cache:
             lora_request=LoRARequest(adapter, 1, f"/{adapter}"),
             block_hasher=self.hasher,
         )
+
+    def read(self, prompt: list[int], reply: list[int], adapter: str = "v0") -> int:
+        """Play a request to its end; how many ids of the prompt it had to read."""
+        request = self.request(prompt, adapter)
         known: int
         found, known, _ = self.manager.get_computed_blocks(request)
         self.allocate(request, len(prompt) - known, known, found)
@@ -387,24 +390,30 @@ def test_vllm_itself_reads_what_its_last_block_held_again(monkeypatch: pytest.Mo
     assert theirs.read([*PROMPT, 200, 201, 7], [5]) == 11
 
 
-def test_a_request_that_goes_on_gets_a_copy_of_the_block(cache: Cache) -> None:
+def test_a_request_that_goes_on_has_the_block_itself(cache: Cache) -> None:
     cache.read(PROMPT, [200, 201])
     first = cache.blocks
     cache.read([*PROMPT, 200, 201, 7], [5])
-    assert cache.copies == [(first[1], cache.blocks[1])]
-    assert (cache.blocks[0], len(cache.blocks)) == (first[0], 2)
-    assert first[1] != cache.blocks[1]
+    assert (cache.blocks, cache.copies) == (first, [])
+
+
+def test_the_second_of_two_at_once_gets_a_copy(cache: Cache) -> None:
+    cache.read(PROMPT, [200, 201])
+    block = cache.blocks[1]
+    one, other = (cache.request([*PROMPT, 200, 201, i]) for i in (7, 8))
+    found = [cache.manager.get_computed_blocks(request) for request in (one, other)]
+    for request, (blocks, known, _) in zip((one, other), found, strict=True):
+        cache.allocate(request, 2, known, blocks)
+    held = [cache.manager.get_block_ids(r.request_id)[0][1] for r in (one, other)]
+    copies, _ = cache.manager.take_kv_cache_block_copies()
+    assert held[0] == block
+    assert [(c.src_block_id, c.dst_block_id) for c in copies] == [(block, held[1])]
 
 
 def test_a_last_block_is_found_as_a_whole_or_not_at_all(cache: Cache) -> None:
     cache.read(PROMPT, [200, 201])
     assert cache.read([*PROMPT, 199, 201, 7], [5]) == len(PROMPT) + 3 - BLOCK
     assert not cache.copies
-
-
-def test_several_can_go_on_from_one_turn(cache: Cache) -> None:
-    cache.read(PROMPT, [200, 201])
-    assert [cache.read([*PROMPT, 200, 201, i], [5]) for i in (7, 8, 9)] == [2, 2, 2]
 
 
 def test_another_adapter_has_none_of_it(cache: Cache) -> None:
@@ -434,11 +443,11 @@ def test_an_emptied_cache_has_none(cache: Cache) -> None:
 
 def test_every_block_is_free_again(cache: Cache) -> None:
     before = cache.manager.block_pool.get_num_free_blocks()
-    cache.read(PROMPT, [200, 201])
+    conversation = PROMPT
     for i in range(20):
-        cache.read([*PROMPT, 200, 201, i], [5, 6, 7])
+        cache.read(conversation, [5, 6, 7])
+        conversation = [*conversation, 5, 6, 7, i]
     assert cache.manager.block_pool.get_num_free_blocks() == before
-    assert len(cache.copies) == 20
 
 
 # --- when it takes vLLM's place -------------------------------------------------------------------
