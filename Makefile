@@ -120,7 +120,7 @@ test-ray: programs $(READY) ## install Ray beside the pinned packages; test nigh
 	@scripts/setup/uv.sh pip install -q --python $(BIN)/python --no-deps -r requirements/ray.txt
 	@$(BIN)/pytest -m ray $(ARGS)
 
-bench: programs $(READY) ## measure the loop against what one would run instead: make bench [ARGS=--short]
+bench: programs $(READY) ## measure the loop against what one would run instead: make bench [ARGS="--part step"]
 	@$(BIN)/grpo model
 	@$(BIN)/python -m tests.bench $(ARGS)
 

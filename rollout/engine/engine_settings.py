@@ -44,7 +44,8 @@ class EngineSettings:
     """Most adapters that one server holds."""
     cpu_patches: Annotated[bool, Change.MACHINE] = True
     """On a CPU: replace what costs vLLM there the most beside its matrix products: LoRA, sampling
-    and norms (`rollout.engine.vllm_plugin`). Results are the same but for rounding."""
+    and norms, and have a conversation's next turn read only what is new
+    (`rollout.engine.vllm_plugin`). Results are the same but for rounding."""
     tcmalloc: Annotated[bool, Change.MACHINE, NoCondition] = True
     """On a CPU: preload tcmalloc into engine and trainer if it is installed
     (`rollout.engine.preload`). It changes only their speed."""

@@ -303,10 +303,12 @@ def _plain_manager(cache: Any, request: Any) -> Any:
     None elsewhere, where vLLM's way stays."""
     from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
 
-    first, *others = cache.coordinator.single_type_managers
-    plain = type(first) is FullAttentionManager and not others and first.dcp_world_size == 1
+    managers = cache.coordinator.single_type_managers
+    if not cache.enable_caching or [type(m) for m in managers] != [FullAttentionManager]:
+        return None
     of_ids = not request.mm_features and request.prompt_embeds is None
-    return first if cache.enable_caching and plain and of_ids and not first.use_eagle else None
+    whole = managers[0].dcp_world_size == 1 and not managers[0].use_eagle
+    return managers[0] if of_ids and whole else None
 
 
 def _tail_hash(manager: Any, request: Any, start: int, end: int) -> Any:
@@ -349,6 +351,10 @@ def _get_computed_blocks(theirs: Any) -> Any:
         found, start, boundary = theirs(self, request)
         manager = _plain_manager(self, request)
         if manager is None or not self.prefix_cache_lookup_enabled(request):
+            return found, start, boundary
+        # vLLM waits for a free block more, for the copy, which the whole cache may not have.
+        needed = request.num_tokens // manager.block_size + 2
+        if needed >= self.block_pool.num_gpu_blocks:  # one of which is vLLM's own
             return found, start, boundary
         group = manager.kv_cache_group_id
         most = min(start + manager.block_size, request.num_tokens) - 1  # one is left to compute

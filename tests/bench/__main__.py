@@ -21,6 +21,8 @@ from tests.bench.work import Work, about
 
 KEPT = ROOT / "runs" / "bench"
 """Measurements and the rollout that trainers are measured on; git leaves it out."""
+KEPT_SHORT = ROOT / "runs" / "bench-short"
+"""The same of the short form, and what it writes."""
 BUNDLE, FILE = "trajectory_bundle.jsonl", "measurements.jsonl"
 
 PARTS = ("rollout", "trainer", "engine", "step", "trl")
@@ -31,10 +33,13 @@ def main(
     part: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(PARTS)}.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Times each is measured.")] = 3,
     short: Annotated[bool, typer.Option(help="Hardly any work: whether the bench works.")] = False,
-    kept: Annotated[Path, typer.Option(help="Where measurements are kept.")] = KEPT,
-    out: Annotated[Path, typer.Option(help="Where the page and the table go.")] = ROOT / "docs",
+    kept: Annotated[Path | None, typer.Option(help="Where measurements are kept.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the page and the table go.")] = None,
 ) -> None:
-    """Measure what is still to be measured, and write what was found."""
+    """Measure what is still to be measured, and write what was found: into runs/bench and docs, or
+    with --short into runs/bench-short."""
+    kept = kept or (KEPT_SHORT if short else KEPT)
+    out = out or (KEPT_SHORT if short else ROOT / "docs")
     out.mkdir(parents=True, exist_ok=True)  # before it is measured for an hour
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers end as on Ctrl-C
     chosen = tuple(part or PARTS)
@@ -45,9 +50,11 @@ def main(
     bundle = kept / BUNDLE
     if not taken.found:
         bundle.unlink(missing_ok=True)
-    if "rollout" in chosen or ("trainer" in chosen and not bundle.is_file()):
+    if "rollout" in chosen:
         rollouts.measure(work, taken, rounds, bundle)
     if "trainer" in chosen:
+        if not bundle.is_file():
+            rollouts.make_bundle(work, bundle)
         trainers.measure(work, taken, rounds, bundle)
     if "engine" in chosen:
         restarts.measure(work, taken, rounds)

@@ -87,6 +87,6 @@ def _trl(work: Work, tasks: Path) -> Values:
         "--kl-coef": work.config.trainer.kl_coef,
     }
     words = [str(word) for pair in options.items() for word in pair]
-    said = child.run("tests.bench.trl_step", *words, env=trainer_environment(work))
+    said = child.run("tests.bench.trl_step", *words, env=trainer_environment(work, stock=True))
     found: Values = json.loads(said.splitlines()[-1])  # TRL prints too
     return found

@@ -160,13 +160,26 @@ def ratios(work: Work, taken: Measurements) -> dict[str, float]:
     }
 
 
+COUNTED = (
+    "Of rollouts and steps, by sampled ids a second, since no two sample equally many; of trainers,"
+    " by input ids a second through both passes. Against matrix products: the FLOPs of linear and"
+    " output layers (of the trainer forward and backward), without attention and LoRA, for the ids"
+    " that have to be read and sampled; what is read twice does not count."
+)
+
+
+def _goal(taken: Measurements, ratio: Ratio, value: float) -> tuple[str, ...]:
+    rounds = min(taken.rounds(part) for part in ratio.parts)
+    return ratio.what, f"{value:.2f}", ratio.goal, str(rounds)
+
+
 def page(work: Work, taken: Measurements) -> str:
     """The page."""
     about, settings = taken.about, work.config.rollout
     found = ratios(work, taken)
-    goals = [(RATIOS[name].what, f"{n:.2f}", RATIOS[name].goal) for name, n in found.items()]
+    goals = [_goal(taken, RATIOS[name], value) for name, value in found.items()]
     parts = [
-        Table("Ratios", ("what", "measured", "goal"), tuple(goals)),
+        Table("Ratios", ("what", "measured", "goal", "rounds"), tuple(goals), (COUNTED,)),
         *(of(taken) for of in (_rollouts, trainers_table, sizes_table, _steps, _trl, _restarts)),
         waterfall(NIGHT),
     ]
@@ -178,7 +191,7 @@ The contestants take turns, in the opposite order every second round. A cell is 
 rounds and, in brackets, the smallest and the largest; a ratio is the median of the rounds' ratios.
 Every measurement, with the machine's load when it began, is in `performance.json`; fieldkit's own
 figures are in [fieldkit/performance.md](fieldkit/performance.md). Where a goal is missed,
-[LOG.md](LOG.md) says where the time goes ("where a goal of the bench is missed").
+[LOG.md](LOG.md) says where the time goes (the entries of 29 November).
 
 The work is a night's first step, of the documents' size: {len(work.tasks)} tasks,
 {settings.group_size} attempts at each, at most {settings.max_turns} turns,
@@ -191,7 +204,8 @@ def _when(taken: Measurements) -> str:
     """The commit that was measured, and how busy the machine was, where they are known."""
     commit = taken.about.get("versions", {}).get("commit", "")
     loads = [values["load"] for values in taken.found.values() if "load" in values]
-    at = f", at commit {commit[:7]}" if commit else ""
+    changed = "+" if commit.endswith("+") else ""
+    at = f", at commit {commit.rstrip('+')[:7]}{changed}" if commit else ""
     if not loads:
         return at
     return f"{at}; the load when a measurement began was {min(loads):.1f} to {max(loads):.1f}"
@@ -232,26 +246,33 @@ def _in_worlds(taken: Measurements, part: str, name: str) -> list[float]:
     return [1000 * seconds for seconds in per("command_seconds", "turns")(taken, part, name)]
 
 
+PASSES = ("what", "forward (reference)", "forward and backward", "peak GiB")
+
+
 def trainers_table(taken: Measurements) -> Table:
     """The passes of ours and of the plain rebuild."""
     measured = taken.contestants(trainers.PART)
     rows = _passes(taken, trainers.PART, [c for c in measured if c != trainers.LIMIT])
     note = (
         "Input ids a second. Each is a process of its own with the same threads and preloads;"
-        " loading is left out. Both gradients have the same norm, but for rounding."
+        " loading is left out. The gradients' norms are those of sums in bfloat16, which rounding"
+        " moves."
     )
     if measured:
         billions = [flops / 1e9 for flops in limits(taken, trainers.PART)]
         note += f" This machine's matrix products reach {spread(billions)}"
         note += " GFLOP/s in the model's best shape."
-    columns = ("what", "forward (reference)", "forward and backward", "peak GiB")
+    columns = (*PASSES, "the gradient's norm")
+    rows = tuple(
+        (*row, f"{median(taken.of(trainers.PART, row[0], 'gradient_norm')):.4f}") for row in rows
+    )
     return Table(_titled("Trainer", taken, trainers.PART), columns, rows, (note,))
 
 
 def sizes_table(taken: Measurements) -> Table:
     """Ours by size of its micro-batch."""
     rows = _passes(taken, trainers.SIZES, taken.contestants(trainers.SIZES))
-    columns = ("micro-batch, dtype", "forward (reference)", "forward and backward", "peak GiB")
+    columns = ("micro-batch, dtype", *PASSES[1:])
     title = _titled("Trainer by micro-batch and dtype", taken, trainers.SIZES)
     note = "Input ids a second. Computed again: with gradient checkpointing."
     return Table(title, columns, rows, (note,) if rows else ())
@@ -286,8 +307,9 @@ def _steps(taken: Measurements) -> Table:
         rows,
         (
             "From a served adapter to the next one served and proven. The document's loop plays one"
-            " episode after the other on the engine as it is installed, trains with the plain"
-            " rebuild in a new process, and starts the engine again. The first step of a run loads"
+            " episode after the other on vLLM's own code in its own processes, with the flags,"
+            " preloads and threads of ours, trains with the plain rebuild in a new process, and"
+            " starts the engine again. The first step of a run loads"
             " the trainer, which later ones find loaded where the engine stays, and is spared the"
             " reference pass, because the adapter is the reference.",
         ),
@@ -323,7 +345,12 @@ def _restarts(taken: Measurements) -> Table:
         _titled("A new adapter", taken, part),
         ("lifecycle", "seconds", "first start"),
         rows,
-        ('The lifecycle "sleep" needs a GPU: vLLM refuses it on a CPU.',) if rows else (),
+        (
+            "Without the proof that it is the one, which a step has. The lifecycle"
+            ' "sleep" needs a GPU: vLLM refuses it on a CPU.',
+        )
+        if rows
+        else (),
     )
 
 
@@ -344,7 +371,8 @@ def waterfall(night: Path) -> Table:
         (
             f"Means of `{night.parent.name}/{night.name}`, a default night at commit"
             f" {versions['commit'][:7]}, without its evaluations. A step of the first ones plays 64"
-            " attempts that rarely end by themselves, a late one 64 short ones.",
+            " attempts that rarely end by themselves, a late one 64 short ones. Tests shared the"
+            " cores, and the trainer was loaded anew in some steps, as it is no longer.",
         ),
     )
 

@@ -90,6 +90,12 @@ def measure(work: Work, taken: Measurements, rounds: int, bundle: Path) -> None:
             taken.take(PART, name, round_, do)
 
 
+def make_bundle(work: Work, bundle: Path) -> None:
+    """Play one rollout, for what is measured on it."""
+    with served(work, work.config.engine) as server:
+        play(work, server, ChatRenderer(work.model), 0, bundle)
+
+
 def play(
     work: Work, server: Served, chat: ChatRenderer, concurrency: int, bundle: Path | None = None
 ) -> Values:
@@ -225,6 +231,6 @@ def _client(server: Served, chat: ChatRenderer) -> EngineClient:
 
 
 def stock(settings: EngineSettings) -> EngineSettings:
-    """The engine as it is installed, restarted for each adapter, with the preloads and threads that
-    every contestant has."""
+    """vLLM's own code in its own processes, restarted for each adapter; its flags, preloads and
+    threads are those of every contestant."""
     return replace(settings, cpu_patches=False, one_process=False, lifecycle="restart")

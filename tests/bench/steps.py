@@ -100,7 +100,7 @@ def _document(work: Work) -> Values:
                     "tests.bench.plain_trainer",
                     *words(work, bundle, options),
                     *("--out", str(folder / "adapter")),
-                    env=trainer_environment(work),
+                    env=trainer_environment(work, stock=True),
                 )
             with watch.phase("engine"):
                 ensure_engine(run, work.model, settings, folder / "adapter", "v1", tell)

@@ -159,7 +159,7 @@ def played(seconds: float) -> Values:
 
 def passed(seconds: float, peak: float) -> Values:
     both = {"reference_seconds": seconds, "gradient_seconds": 2 * seconds}
-    return {**both, "peak_bytes": peak, "inputs": 1000, "scored": 300}
+    return {**both, "peak_bytes": peak, "inputs": 1000, "scored": 300, "gradient_norm": 0.036}
 
 
 def stepped(seconds: float) -> Values:
@@ -205,7 +205,10 @@ def test_what_was_not_measured_is_left_out(work: Work, tmp_path: Path) -> None:
 def test_the_page_names_what_each_ratio_is_held_to(tmp_path: Path) -> None:
     whole = Work.of_preset()
     text = page.page(whole, made(tmp_path / "m.jsonl"))
-    assert "| rollout, all in flight against one at a time | 6.00 | ≥ 5 |" in text
+    assert "| rollout, all in flight against one at a time | 6.00 | ≥ 5 | 2 |" in text
+    assert (
+        "| plain rebuild | 125 (83.3–167) | 62.5 (41.7–83.3) | 3.73 (3.73–3.73) | 0.0360 |" in text
+    )
     assert "8 tasks,\n4 attempts at each, at most 12 turns" in text
     assert "| this loop | 30 (20–40) |" in text
     assert "Trainer, 2 rounds" in text
@@ -227,7 +230,20 @@ def test_activations_that_are_computed_again_have_rows_of_their_own() -> None:
     assert rows["768 tokens, fp32"]["serving_dtype"] == "float32"
 
 
-def test_what_the_documents_loop_plays_on_is_the_engine_as_it_is_installed() -> None:
+def test_the_rebuilds_libraries_keep_as_many_kernels_as_they_do_by_themselves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Importing our scorer has set fewer in this process."""
+    work = Work.of_preset()
+    for name in trainers.STOCK_KERNELS:
+        monkeypatch.setenv(name, "128")
+    ours, theirs = (trainers.trainer_environment(work, stock=stock) for stock in (False, True))
+    assert {ours[name] for name in trainers.STOCK_KERNELS} == {"128"}
+    assert {theirs[name] for name in trainers.STOCK_KERNELS} == {"1024"}
+    assert theirs.keys() == ours.keys()
+
+
+def test_what_the_documents_loop_plays_on_is_vllms_own_code() -> None:
     ours = Work.of_preset().config.engine
     theirs = rollouts.stock(ours)
     assert (ours.cpu_patches, ours.one_process) == (True, True)

@@ -28,6 +28,9 @@ MICRO_BATCHES = (512, CPU_TOKENS, 1024, 2048)
 CHECKPOINTED = (256, CPU_TOKENS)
 DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 """Of the trainer, and of the server that it follows."""
+STOCK_KERNELS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "1024", "LRU_CACHE_CAPACITY": "1024"}
+"""How many kernels the libraries keep by themselves. Importing `trainer.scoring.policy` asks for
+fewer, which is part of ours."""
 
 
 def measure(work: Work, taken: Measurements, rounds: int, bundle: Path) -> None:
@@ -60,9 +63,9 @@ def sizes(served: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def trainer_environment(work: Work) -> dict[str, str]:
-    """What the train phase gives to its trainer."""
-    return computing(os.environ, work.config.engine)
+def trainer_environment(work: Work, *, stock: bool = False) -> dict[str, str]:
+    """What the train phase gives to its trainer; stock: but for what only ours asks for."""
+    return {**computing(os.environ, work.config.engine), **(STOCK_KERNELS if stock else {})}
 
 
 def words(work: Work, bundle: Path, settings: Path) -> list[str]:
@@ -84,6 +87,6 @@ def passes(work: Work, bundle: Path, kind: str, **changes: Any) -> Values:
         settings = Path(temporary) / "settings.json"
         write_settings(settings, work, **changes)
         options = words(work, bundle, settings)
-        env = trainer_environment(work)
+        env = trainer_environment(work, stock=kind == KINDS[PLAIN])
         found: Values = json.loads(child.run("tests.bench.trainer_run", kind, *options, env=env))
     return found

@@ -10,6 +10,7 @@ import multiprocessing
 import shutil
 import socket
 import subprocess
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.util import register_after_fork
 from pathlib import Path
@@ -310,27 +311,42 @@ class Cache:
     """vLLM's manager of a prefix cache, without a model: what requests would read, and which blocks
     are copied for them."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, blocks: int = 64) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, blocks: int = 64, kinds: Sequence[str] = ("full",)
+    ) -> None:
         from vllm.utils.hashing import sha256
         from vllm.v1.core import kv_cache_utils
         from vllm.v1.core.kv_cache_manager import KVCacheManager
-        from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+        from vllm.v1.kv_cache_interface import (
+            FullAttentionSpec,
+            KVCacheConfig,
+            KVCacheGroupSpec,
+            SlidingWindowSpec,
+        )
 
         monkeypatch.setattr(kv_cache_utils, "NONE_HASH", b"none", raising=False)
-        spec = FullAttentionSpec(
-            block_size=BLOCK, num_kv_heads=1, head_size=64, dtype=torch.float32
-        )
+        shape: dict[str, Any] = {
+            "block_size": BLOCK,
+            "num_kv_heads": 1,
+            "head_size": 64,
+            "dtype": torch.float32,
+        }
+        made: dict[str, Any] = {
+            "full": FullAttentionSpec(**shape),
+            "window": SlidingWindowSpec(**shape, sliding_window=256),
+        }
+        groups = [KVCacheGroupSpec([kind], made[kind]) for kind in kinds]
         self.manager: Any = KVCacheManager(
-            KVCacheConfig(blocks, [], [KVCacheGroupSpec(["layer"], spec)]),
+            KVCacheConfig(blocks, [], groups),
             max_model_len=1024,
             scheduler_block_size=BLOCK,
             hash_block_size=BLOCK,
+            enable_caching=bool(groups),
         )
         self.hasher = kv_cache_utils.get_request_block_hasher(BLOCK, sha256)
-        self.copies: list[tuple[int, int]] = []
         self.n = 0
 
-    def request(self, prompt: list[int], adapter: str = "v0") -> Any:
+    def request(self, prompt: list[int], adapter: str = "v0", salt: str | None = None) -> Any:
         from vllm.lora.request import LoRARequest
         from vllm.sampling_params import SamplingParams
         from vllm.v1.request import Request
@@ -342,36 +358,56 @@ class Cache:
             SamplingParams(max_tokens=99),
             None,
             lora_request=LoRARequest(adapter, 1, f"/{adapter}"),
+            cache_salt=salt,
             block_hasher=self.hasher,
         )
 
-    def read(self, prompt: list[int], reply: list[int], adapter: str = "v0") -> int:
-        """Play a request to its end; how many ids of the prompt it had to read."""
-        request = self.request(prompt, adapter)
+    def begin(self, request: Any, upto: int | None = None) -> int:
+        """Have its prompt read, up to a position if one is given; how many ids were."""
         known: int
         found, known, _ = self.manager.get_computed_blocks(request)
-        self.allocate(request, len(prompt) - known, known, found)
-        copies, held = self.manager.take_kv_cache_block_copies()
-        self.copies += [(c.src_block_id, c.dst_block_id) for c in copies]
-        self.manager.block_pool.free_blocks(held)
-        request.num_computed_tokens = len(prompt)
-        for token in reply[:-1]:  # the last one is never computed
+        end = request.num_prompt_tokens if upto is None else upto
+        self.allocate(request, end - known, known, found)
+        request.num_computed_tokens = end
+        return end - known
+
+    def allocate(self, request: Any, n: int, known: int = 0, found: Any = None) -> None:
+        assert self.manager.allocate_slots(request, n, known, found) is not None
+
+    def blocks_of(self, request: Any) -> list[int]:
+        found: list[int] = self.manager.get_block_ids(request.request_id)[0]
+        return found
+
+    def copies(self) -> list[tuple[int, int]]:
+        """The blocks to be copied since the last call, and where to."""
+        found, _ = self.manager.take_kv_cache_block_copies()
+        return [(c.src_block_id, c.dst_block_id) for c in found]
+
+    def end(self, request: Any, reply: list[int]) -> None:
+        """Sample a reply, whose last id is never computed."""
+        for token in reply[:-1]:
             request.append_output_token_ids(token)
             self.allocate(request, 1)
             request.num_computed_tokens += 1
         request.append_output_token_ids(reply[-1])
-        self.blocks = self.manager.get_block_ids(request.request_id)[0]
         self.manager.free(request)
-        return len(prompt) - known
 
-    def allocate(self, request: Any, n: int, known: int = 0, found: Any = None) -> None:
-        assert self.manager.allocate_slots(request, n, known, found) is not None
+    def read(self, prompt: list[int], reply: list[int], **of_request: Any) -> int:
+        """Play a request to its end; how many ids of the prompt it had to read."""
+        request = self.request(prompt, **of_request)
+        n = self.begin(request)
+        self.end(request, reply)
+        return n
 
 
 @pytest.fixture
 def cache(monkeypatch: pytest.MonkeyPatch) -> Cache:
     vllm_plugin.register()
     return Cache(monkeypatch)
+
+
+NEXT = [*PROMPT, 200, 201, 7]
+"""The prompt of a turn after one that replied 200, 201."""
 
 
 @pytest.mark.parametrize("length", range(1, BLOCK + 2))
@@ -387,38 +423,50 @@ def test_the_next_turn_of_a_conversation_reads_only_what_is_new(cache: Cache, le
 def test_vllm_itself_reads_what_its_last_block_held_again(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = Cache(monkeypatch)
     theirs.read(PROMPT, [200, 201])
-    assert theirs.read([*PROMPT, 200, 201, 7], [5]) == 11
+    assert theirs.read(NEXT, [5]) == len(NEXT) - BLOCK
 
 
 def test_a_request_that_goes_on_has_the_block_itself(cache: Cache) -> None:
-    cache.read(PROMPT, [200, 201])
-    first = cache.blocks
-    cache.read([*PROMPT, 200, 201, 7], [5])
-    assert (cache.blocks, cache.copies) == (first, [])
+    first, second = cache.request(PROMPT), cache.request(NEXT)
+    cache.begin(first)
+    blocks = cache.blocks_of(first)
+    cache.end(first, [200, 201])
+    assert cache.begin(second) == 2
+    assert cache.blocks_of(second) == blocks
+    assert cache.copies() == []
 
 
-def test_the_second_of_two_at_once_gets_a_copy(cache: Cache) -> None:
+def test_a_second_one_reads_the_block_again_and_both_go_on(cache: Cache) -> None:
     cache.read(PROMPT, [200, 201])
-    block = cache.blocks[1]
-    one, other = (cache.request([*PROMPT, 200, 201, i]) for i in (7, 8))
+    one, other = cache.request(NEXT), cache.request([*NEXT, 8])
+    assert [cache.begin(one), cache.begin(other)] == [2, len(NEXT) + 1 - BLOCK]
+    assert cache.blocks_of(one)[0] == cache.blocks_of(other)[0]
+    assert cache.blocks_of(one)[1] != cache.blocks_of(other)[1]
+    cache.end(one, [5, 6])
+    cache.end(other, [5, 6])
+    assert cache.read([*NEXT, 5, 6, 7], [5]) == 2
+    assert cache.read([*NEXT, 8, 5, 6, 7], [5]) == 2
+
+
+def test_a_block_that_another_has_too_is_copied(cache: Cache) -> None:
+    cache.read(PROMPT, [200, 201])
+    one, other = cache.request(NEXT), cache.request([*NEXT, 8])
     found = [cache.manager.get_computed_blocks(request) for request in (one, other)]
     for request, (blocks, known, _) in zip((one, other), found, strict=True):
         cache.allocate(request, 2, known, blocks)
-    held = [cache.manager.get_block_ids(r.request_id)[0][1] for r in (one, other)]
-    copies, _ = cache.manager.take_kv_cache_block_copies()
-    assert held[0] == block
-    assert [(c.src_block_id, c.dst_block_id) for c in copies] == [(block, held[1])]
+    first, second = (cache.blocks_of(request)[1] for request in (one, other))
+    assert cache.copies() == [(first, second)]
+
+
+def test_equal_turns_are_gone_on_from_once_each(cache: Cache) -> None:
+    for _ in range(2):
+        cache.read(PROMPT, [200, 201])
+    assert [cache.read(NEXT, [5]) for _ in range(2)] == [2, 2]
 
 
 def test_a_last_block_is_found_as_a_whole_or_not_at_all(cache: Cache) -> None:
     cache.read(PROMPT, [200, 201])
-    assert cache.read([*PROMPT, 199, 201, 7], [5]) == len(PROMPT) + 3 - BLOCK
-    assert not cache.copies
-
-
-def test_another_adapter_has_none_of_it(cache: Cache) -> None:
-    cache.read(PROMPT, [200, 201])
-    assert cache.read([*PROMPT, 200, 201, 7], [5], adapter="v1") == len(PROMPT) + 3
+    assert cache.read([*PROMPT, 199, 201, 7], [5]) == len(NEXT) - BLOCK
 
 
 @pytest.mark.parametrize("short", [[1, 2, 3], [*range(BLOCK)]])
@@ -427,18 +475,60 @@ def test_a_prompt_shorter_than_a_block_is_found_too(cache: Cache, short: list[in
     assert cache.read([*short, 200, 201], [5]) == 1
 
 
+@pytest.mark.parametrize("other", [{"adapter": "v1"}, {"salt": "another user's"}])
+@pytest.mark.parametrize("prompt", [[1, 2, 3], PROMPT])
+def test_another_adapter_or_another_salt_has_none_of_it(
+    cache: Cache, prompt: list[int], other: dict[str, str]
+) -> None:
+    cache.read(prompt, [200, 201])
+    going_on = [*prompt, 200, 201, 7]
+    assert cache.read(going_on, [5], **other) == len(going_on)
+    assert cache.read(going_on, [5]) == 2
+
+
+@pytest.mark.parametrize("computed", [3, BLOCK, BLOCK + 1, 100])
+def test_a_request_that_ends_early_leaves_what_it_has_computed(cache: Cache, computed: int) -> None:
+    prompt = [*range(300, 410)]
+    begun = cache.request(prompt)
+    cache.begin(begun, upto=computed)
+    cache.manager.free(begun)
+    assert cache.read(prompt, [5]) == len(prompt) - computed
+
+
+def test_ids_of_a_step_that_is_not_over_are_not_counted(cache: Cache) -> None:
+    """A scheduler that is a step ahead counts an id as computed that nobody knows yet."""
+    ahead = cache.request(PROMPT)
+    cache.begin(ahead)
+    ahead.append_output_token_ids(200)
+    cache.allocate(ahead, 1)
+    ahead.num_computed_tokens += 1
+    cache.manager.free(ahead)
+    assert cache.read([*PROMPT, 200, 7], [5]) == 2
+
+
 def test_a_block_that_others_needed_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
     vllm_plugin.register()
     small = Cache(monkeypatch, blocks=5)  # one of which is vLLM's own
     small.read(PROMPT, [200, 201])
-    small.read([*range(1000, 1000 + 4 * BLOCK)], [5])
-    assert small.read([*PROMPT, 200, 201, 7], [5]) == len(PROMPT) + 3
+    small.read([*range(1000, 1000 + 3 * BLOCK)], [5])  # takes the last one, leaves the first
+    assert small.read(NEXT, [5]) == len(NEXT) - BLOCK
 
 
 def test_an_emptied_cache_has_none(cache: Cache) -> None:
-    cache.read(PROMPT, [200, 201])
+    cache.read([1, 2, 3], [200, 201])
     assert cache.manager.reset_prefix_cache()
-    assert cache.read([*PROMPT, 200, 201, 7], [5]) == len(PROMPT) + 3
+    assert cache.read([1, 2, 3, 200, 201, 7], [5]) == 6
+
+
+def test_a_prompt_that_needs_the_whole_cache_is_not_kept_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For a block that is copied vLLM wants a free one beside those that the prompt needs."""
+    vllm_plugin.register()
+    full = Cache(monkeypatch, blocks=4)
+    conversation = [*range(300, 370)]
+    full.read(conversation, [200, 201])
+    assert full.read([*conversation, 200, 201, 7], [5]) == 73 - 2 * BLOCK
 
 
 def test_every_block_is_free_again(cache: Cache) -> None:
@@ -448,6 +538,19 @@ def test_every_block_is_free_again(cache: Cache) -> None:
         cache.read(conversation, [5, 6, 7])
         conversation = [*conversation, 5, 6, 7, i]
     assert cache.manager.block_pool.get_num_free_blocks() == before
+
+
+@pytest.mark.parametrize("kinds", [[], ["window"], ["full", "window"]])
+def test_a_model_whose_layers_do_not_all_see_everything_is_left_to_vllm(
+    kinds: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reads() -> list[int]:
+        cache = Cache(monkeypatch, kinds=kinds)
+        return [cache.read(PROMPT, [200, 201]), cache.read(NEXT, [5])]
+
+    theirs = reads()
+    vllm_plugin.register()
+    assert reads() == theirs
 
 
 # --- when it takes vLLM's place -------------------------------------------------------------------
