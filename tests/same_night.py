@@ -75,6 +75,7 @@ LOOKS = (
 
 WRITTEN = ("evidence.*", "report.html", "curve.png", "compare.html", "tensorboard/*")
 
+_SECONDS = re.compile(r"\d+\.\d s\b|(?m:^\| wall time, s .*$)")
 UNLIKE = re.compile(r"seconds|per_second|wall|^created$|^versions$|^hardware$|^bundle_sha$")
 """Keys whose values are of a clock or of the software (a bundle holds seconds: its hash too)."""
 
@@ -102,7 +103,9 @@ def main(
 
 def _grpo(checkout: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
     path = os.pathsep.join(map(str, (checkout / "tests" / "chaos" / "site", checkout)))
-    command = [sys.executable, "-P", "-m", "scripts.cli", *words]
+    own = checkout / ".venv/bin/python"  # commands are told as they are typed there
+    python = str(own) if own.exists() else sys.executable
+    command = [python, "-P", "-m", "scripts.cli", *words]
     env = {**os.environ, "PYTHONPATH": path, "COLUMNS": "160"}
     return subprocess.run(command, env=env, cwd=checkout, capture_output=True, check=False)
 
@@ -161,7 +164,7 @@ def _content(path: Path) -> Any:
             _timeless(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()
         ]
     if path.suffix == ".md":
-        return re.sub(r"\d+\.\d s\b", "N s", path.read_text(encoding="utf-8")).splitlines()
+        return re.sub(_SECONDS, "N s", path.read_text(encoding="utf-8")).splitlines()
     return path.read_bytes()
 
 
