@@ -76,6 +76,7 @@ LOOKS = (
 WRITTEN = ("evidence.*", "report.html", "curve.png", "compare.html", "tensorboard/*")
 
 _SECONDS = re.compile(r"\d+\.\d s\b|(?m:^\| wall time, s .*$)")
+
 UNLIKE = re.compile(r"seconds|per_second|wall|^created$|^versions$|^hardware$|^bundle_sha$")
 """Keys whose values are of a clock or of the software (a bundle holds seconds: its hash too)."""
 
