@@ -76,6 +76,7 @@ LOOKS = (
 WRITTEN = ("evidence.*", "report.html", "curve.png", "compare.html", "tensorboard/*")
 
 _SECONDS = re.compile(r"\d+\.\d s\b|(?m:^\| wall time, s .*$)")
+"""Times in a table: those of a clock are never the same."""
 
 UNLIKE = re.compile(r"seconds|per_second|wall|^created$|^versions$|^hardware$|^bundle_sha$")
 """Keys whose values are of a clock or of the software (a bundle holds seconds: its hash too)."""
@@ -165,7 +166,7 @@ def _content(path: Path) -> Any:
             _timeless(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()
         ]
     if path.suffix == ".md":
-        return re.sub(_SECONDS, "N s", path.read_text(encoding="utf-8")).splitlines()
+        return _SECONDS.sub("N s", path.read_text(encoding="utf-8")).splitlines()
     return path.read_bytes()
 
 
