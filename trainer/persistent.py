@@ -1,9 +1,10 @@
 """`python -m trainer.persistent FD`: a trainer that takes step after step in one process.
 
 Importing torch and loading a model takes seconds, each step anew. This process stays between steps
-with its model loaded. It listens at an open socket that it inherits, takes one request at a time,
-and answers with the lines of `JsonLines` and a last one, `end`. It keeps nothing of a step: a step
-reads its files and writes its files as in `python -m trainer`, and a killed process costs a load.
+with its model loaded; where no step is asked for yet, it imports what one takes. It listens at an
+open socket that it inherits, takes one request at a time, and answers with the lines of `JsonLines`
+and a last one, `end`. It keeps nothing of a step: a step reads its files and writes its files as in
+`python -m trainer`, and a killed process costs a load.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import TextIO
 
 from fieldkit.errors import BadInput, foreseen
 from fieldkit.files.json_text import parse_json
+from fieldkit.process.descriptor import READ, is_ready
 from trainer.inputs import StepInputs
 from trainer.progress import JsonLines, Lines
 from trainer.scoring.kept_model import KeptModel, give_back, held_on_gpu
@@ -66,12 +68,19 @@ class Request:
 
 def serve(listener: socket.socket) -> None:
     """Answer requests until this process is ended."""
+    _import_ahead(listener)
     model = KeptModel()
     while True:
         connection, _ = listener.accept()
         with connection, connection.makefile("rw", encoding="utf-8") as talk:
             _answer(connection, talk, model)
         give_back()  # the engine works next
+
+
+def _import_ahead(listener: socket.socket) -> None:
+    """Import what a step takes, unless one is asked for already: without signal it takes none."""
+    if not is_ready(listener.fileno(), READ):
+        import trainer.update  # noqa: F401
 
 
 def _answer(connection: socket.socket, talk: TextIO, model: KeptModel) -> None:

@@ -59,7 +59,8 @@ class EngineSettings:
     """How a new adapter reaches the server."""
     keep_trainer: Annotated[bool, Change.MACHINE, NoCondition] = True
     """Keep the trainer's process with its loaded model from step to step, where the lifecycle lets
-    it stand beside the engine. It changes no result."""
+    it stand beside the engine; begin it while the engine loads, so that a step finds its libraries
+    imported. It changes no result."""
     start_seconds: Annotated[PositiveFloat, Unit("seconds"), Change.MACHINE] = 300.0
     """How long a server may take until it answers. A trainer is ended that says nothing for four
     times as long, and for three times the longest of its last trainings."""

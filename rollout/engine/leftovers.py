@@ -26,9 +26,9 @@ from fieldkit.process.shared_memory import remove_shared, shared_files
 BESIDE = "beside"
 """In the ledger's notes on a process: the name of the server with which it ends."""
 
-OVERLAPS = "overlaps"
-"""In the same notes, where it works while the server plays: it outlives a server that is only
-replaced by another."""
+OUTLIVES = "outlives"
+"""In the same notes, where it outlives a server that is only replaced by another: it works while
+the server plays, or holds no model yet."""
 
 SCRATCH_VARIABLE = "TMPDIR"
 """The environment variable with the scratch folder of a server and its children."""
@@ -99,10 +99,10 @@ def forget_ended(ledger: Ledger, owned: Owned) -> None:
 def end_beside(ledger: Ledger, name: str, grace_seconds: float, *, at_end: bool) -> None:
     """End every process that stays beside this server (`BESIDE`), as `end_with_leftovers` does.
 
-    at_end: also those that overlap with it.
+    at_end: no other server follows; those that outlive one are ended too.
     """
     for other in ledger.entries():
-        if other.info.get(BESIDE) == name and (at_end or not other.info.get(OVERLAPS)):
+        if other.info.get(BESIDE) == name and (at_end or not other.info.get(OUTLIVES)):
             end_with_leftovers(ledger, other, grace_seconds)
 
 

@@ -56,6 +56,10 @@ class AnyServer(Protocol):
         """Prove the target's adapter."""
 
 
+def _nothing() -> None:
+    """What is done meanwhile where nothing is."""
+
+
 MakeServer = Callable[[Path, EngineSettings, Progress, Target, Replica, Sequence[Server]], Server]
 """Makes one of a run's own servers: `Server` on this machine."""
 
@@ -70,6 +74,7 @@ def ensure_engine(
     *,
     keep: Mapping[str, Path] | None = None,
     make: MakeServer = Server,
+    meanwhile: Callable[[], None] = _nothing,
 ) -> tuple[Served, ...]:
     """Make the run's servers serve `adapter` under the name `version`, and prove it on each.
 
@@ -77,7 +82,8 @@ def ensure_engine(
     that the same servers are to serve as well (an evaluation's arms); others may be unloaded. Where
     a server serves all of them already, nothing happens. `version` must be new for new weights:
     prefixes of old weights are cached under the name. on_progress gets one line at a time. make:
-    makes the run's own servers. Call it outside an event loop.
+    makes the run's own servers. meanwhile: called while those that had to be launched are loading,
+    perhaps several times, and also where none had to be. Call it outside an event loop.
 
     Returns at least one server. One of several that cannot serve is left out, with a line to
     on_progress; it is tried again with the next call. Where none is left, those in engine.urls that
@@ -98,7 +104,8 @@ def ensure_engine(
         outside = outside_servers(run_dir, settings, target, there, on_progress)
         # vLLM measures what is free on its GPU while it loads, and fails where that changes.
         one_by_one = make is Server and servers_on_a_gpu(settings) > 1
-        served, failed = _serve_all([*started, *outside], on_progress, one_by_one=one_by_one)
+        every: list[AnyServer] = [*started, *outside]
+        served, failed = _serve_all(every, on_progress, meanwhile, one_by_one=one_by_one)
         away = [server for server in outside if isinstance(failed.get(server), NoAnswer)]
         if not served and away and len(failed) > 1:
             try:
@@ -115,10 +122,14 @@ def ensure_engine(
 
 
 def _serve_all(
-    servers: Sequence[AnyServer], on_progress: Progress, *, one_by_one: bool
+    servers: Sequence[AnyServer],
+    on_progress: Progress,
+    meanwhile: Callable[[], None] = _nothing,
+    *,
+    one_by_one: bool,
 ) -> tuple[list[Served], dict[AnyServer, Failure]]:
     """Those that serve the target, and why the others do not. All are begun before one is waited
-    for, unless one_by_one."""
+    for, unless one_by_one. meanwhile: as `ensure_engine`'s."""
     left = list(servers)
     failed: dict[AnyServer, Failure] = {}
 
@@ -136,12 +147,14 @@ def _serve_all(
 
     def start(server: AnyServer) -> None:
         server.begin()
+        meanwhile()
         server.finish()
 
     if one_by_one:
         each(start)
     else:
         each(lambda server: server.begin())
+        meanwhile()
         each(lambda server: server.finish())
     return each(lambda server: server.prove()), failed
 

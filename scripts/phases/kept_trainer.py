@@ -1,7 +1,8 @@
 """The trainer that stays between steps (`trainer.persistent`), as the train phase asks it.
 
 It is a session of its own that the run's ledger owns, like the engine beside which it stands and
-with which it ends. A step that finds none starts one; one that is gone or was started from other
+with which it ends. It is begun while a server loads, so that both import their libraries at the
+same time; a step that finds none starts one, and one that is gone or was started from other
 code is replaced. Where it is killed in a step, the caller takes that step in a child of its own.
 It is one process: the ranks that torchrun starts (trainer.launch) end with their step.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import socket
 import sys
 import sysconfig
@@ -22,28 +24,37 @@ from typing import Any
 from fieldkit.errors import BadInput
 from fieldkit.files.json_text import parse_json
 from fieldkit.gate import memory
+from fieldkit.gate.memory import GIB
 from fieldkit.process.ledger import LEDGER_FILE, Ledger
 from fieldkit.process.owned import (
     KEPT_VARIABLE,
     LEDGER_VARIABLE,
     MARKER_VARIABLE,
     Owned,
+    environment,
     is_running,
 )
-from rollout.engine.leftovers import BESIDE, OVERLAPS, end_with_leftovers, new_scratch
+from rollout.engine.leftovers import BESIDE, OUTLIVES, end_with_leftovers, new_scratch
 from rollout.engine.preload import FREE_LOOKS, SPINS, WAIT_POLICY, cores_are_free, sleeps_for_now
 from rollout.engine.replica import ENGINE
+from rollout.engine.serve import find_engine
+from rollout.engine.vllm_server import computing, memory_needed
 from scripts.base.checkout import ROOT
 from scripts.base.children import GRACE_SECONDS, read_lines
+from scripts.phases.context import Context
+from scripts.run.config import RunConfig
 from scripts.run.lock import LOCK_FD_VARIABLE
 from scripts.run.timings import LOOP_VARIABLE
 
 TRAINER = "trainer"
 """The name of its entry in the ledger."""
 
-_WAITS, _FOUND_FREE, _ON_GPU = "waits", "found_free", "on_gpu"
-"""Notes on it: how its threads wait, at how many steps in turn the cores were free since, and the
-bytes of its tensors on GPUs after its last step."""
+_WAITS, _FOUND_FREE, _ON_GPU, _BEGUN = "waits", "found_free", "on_gpu", "begun"
+"""Notes on it: how its threads wait, at how many steps in turn the cores were free since, the
+bytes of its tensors on GPUs after its last step, and whether it was asked for no step yet."""
+
+_LIBRARIES_BYTES = GIB // 2
+"""What its process holds before it has a model, rounded up (0.4 GiB)."""
 
 _SOURCES = ("trainer", "fieldkit")
 """The packages that its process has imported."""
@@ -72,6 +83,20 @@ class KeptTrainer:
         self._overlaps = overlaps
         self._ledger = Ledger(run_dir / LEDGER_FILE)
 
+    def begin(self) -> None:
+        """Start it, unless one runs. It imports its libraries until it is asked, and outlives a
+        server until then."""
+        owned = self._ledger.get(TRAINER)
+        if owned is None or not is_running(owned):
+            self.stop()
+            self._start(**{OUTLIVES: True, _BEGUN: True})
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is one that was asked for no step yet, so that it has no model."""
+        owned = self._ledger.get(TRAINER)
+        return owned is not None and is_running(owned) and bool(owned.info.get(_BEGUN))
+
     def ask(
         self, request: str, on_line: Callable[[str], None], stop_asked: Callable[[], bool]
     ) -> Answer | None:
@@ -81,11 +106,13 @@ class KeptTrainer:
         `stop_asked` turns true its process is ended.
         """
         with contextlib.suppress(ConnectionError), self._connected() as connection:
+            self._note(**{OUTLIVES: self._overlaps, _BEGUN: False})
             connection.sendall(request.encode())
             for lines in read_lines(connection.fileno()):
                 for line in lines:
                     if (answer := _answer(line)) is not None:
-                        self._note(answer.on_gpu)
+                        # In a container, and under WSL, the driver tells nobody.
+                        self._note(**{_ON_GPU: answer.on_gpu})
                         return answer
                     on_line(line)
                 if stop_asked():
@@ -93,12 +120,11 @@ class KeptTrainer:
         self.stop()
         return None
 
-    def _note(self, on_gpu: int) -> None:
-        """Keep in the ledger what it says that it holds: in a container, and under WSL, the driver
-        tells nobody."""
+    def _note(self, **info: Any) -> None:
+        """Keep this in the ledger's notes on it."""
         owned = self._ledger.get(TRAINER)
-        if owned is not None and owned.info.get(_ON_GPU, 0) != on_gpu:
-            self._ledger.record(replace(owned, info={**owned.info, _ON_GPU: on_gpu}))
+        if owned is not None and any(owned.info.get(k) != v for k, v in info.items()):
+            self._ledger.record(replace(owned, info={**owned.info, **info}))
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[socket.socket]:
@@ -118,7 +144,7 @@ class KeptTrainer:
         self.stop()
         return None
 
-    def _start(self) -> str:
+    def _start(self, **info: Any) -> str:
         scratch = new_scratch()
         path = str(scratch / "socket")
         with socket.socket(socket.AF_UNIX) as listener:
@@ -134,7 +160,8 @@ class KeptTrainer:
                 log=self._run_dir / "log" / f"trainer-{time.strftime('%Y%m%d-%H%M%S')}.log",
                 info={
                     BESIDE: ENGINE,
-                    OVERLAPS: self._overlaps,
+                    OUTLIVES: self._overlaps,
+                    **info,
                     _WAITS: {n: self._env[n] for n in (WAIT_POLICY, SPINS) if n in self._env},
                     "scratch": str(scratch),
                     "socket": path,
@@ -168,6 +195,28 @@ class KeptTrainer:
             return 0
         on_gpu = max(memory.gpu_held_by([owned.pid]), int(owned.info.get(_ON_GPU, 0)))
         return on_gpu if memory.gpu_total() is not None else memory.held_by(owned.pid) + on_gpu
+
+
+def may_be_kept(config: RunConfig) -> bool:
+    """Whether a run's trainer is one process on this machine, and wanted between steps."""
+    elsewhere = config.trainer.launched or config.cluster.used
+    return config.engine.keep_trainer and not elsewhere
+
+
+def begin_trainer(ctx: Context) -> None:
+    """Begin the trainer's process while the run's engine loads, which leaves cores idle. Not where
+    it takes memory that the engine needs, nor with an overlap, where its step may be under way."""
+    if ctx.config.run.overlap or not may_be_kept(ctx.config):
+        return
+    owned = find_engine(ctx.folder.path)
+    need = memory_needed(ctx.model_dir(), ctx.config.engine) if owned else 0
+    if memory.available().host < need + _LIBRARIES_BYTES:
+        return
+    # The engine has looked whether the cores are free; now they are in use by its own start.
+    found = environment(owned.pid) if owned and owned.pid else {}
+    waits = {name: found[name] for name in (WAIT_POLICY, SPINS) if name in found}
+    env = computing({**os.environ, **waits}, ctx.config.engine)
+    KeptTrainer(ctx.folder.path, env).begin()
 
 
 def as_it_waits(

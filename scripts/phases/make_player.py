@@ -33,13 +33,23 @@ _TELL_SECONDS = 0.2
 """Shortest time between two progress events; episodes report every turn."""
 
 
+def nothing() -> None:
+    """What is done while a server loads where nothing is."""
+
+
 def serve(
-    ctx: Context, adapter: Path | None, version: str, keep: Mapping[str, Path] | None = None
+    ctx: Context,
+    adapter: Path | None,
+    version: str,
+    keep: Mapping[str, Path] | None = None,
+    *,
+    meanwhile: Callable[[], None] = nothing,
 ) -> tuple[Served, ...]:
     """Have the run's engine serve `adapter` (None: the base model), and journal the result; the
     servers that do, at least one.
 
-    If lifecycle is "auto", a note says which lifecycle a new server uses, and why.
+    meanwhile: as for `ensure_engine`. If lifecycle is "auto", a note says which lifecycle a new
+    server uses, and why.
     """
     before = {owned.pid for owned in find_servers(ctx.folder.path)}
     with ctx.watch.part("engine"):
@@ -53,6 +63,7 @@ def serve(
                 ctx.say,
                 keep=keep,
                 make=_make_server(ctx),
+                meanwhile=meanwhile,
             )
         )
     for served in servers:

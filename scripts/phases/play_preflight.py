@@ -6,6 +6,7 @@ newest adapter, or with run.toml's if the run is not started. It changes no step
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from rollout.preflight import (
 from rollout.sandbox.command import SandboxKind
 from scripts.base.events import Tell, table
 from scripts.phases.context import Context
-from scripts.phases.make_player import player, renderer, serve, show
+from scripts.phases.make_player import nothing, player, renderer, serve, show
 from scripts.phases.run_phase import entered
 from scripts.run.manifest import check_host, read_manifest
 from scripts.run.verify import require_base
@@ -46,12 +47,14 @@ def preflight_newest(run: str, tell: Tell, sandbox: SandboxKind) -> Preflight:
     return report
 
 
-def play_preflight(ctx: Context, adapter: Path, n: int) -> Preflight:
+def play_preflight(
+    ctx: Context, adapter: Path, n: int, meanwhile: Callable[[], None] = nothing
+) -> Preflight:
     """Play a few groups with step `n`'s adapter, paid as the step after it; show their rewards, and
-    store the figures."""
+    store the figures. meanwhile: as `serve`'s."""
     ctx.about_to_play()
     chat = renderer(ctx)
-    servers = serve(ctx, adapter, ctx.folder.version(n))
+    servers = serve(ctx, adapter, ctx.folder.version(n), meanwhile=meanwhile)
 
     settings, pool = ctx.config.rollout, ctx.pool()
     wanted = min(PREFLIGHT_TASKS, len(pool))

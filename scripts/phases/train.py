@@ -37,7 +37,13 @@ from scripts.base.exit_codes import KILLED, killed, raise_code
 from scripts.base.quiet import Quiet
 from scripts.evidence.step_figures import CLIPPED, DELTA, DRIFT, GRADIENT, KL, LOSS
 from scripts.phases.context import Context, Done
-from scripts.phases.kept_trainer import TRAINER, KeptTrainer, as_it_waits, stands_beside
+from scripts.phases.kept_trainer import (
+    TRAINER,
+    KeptTrainer,
+    as_it_waits,
+    may_be_kept,
+    stands_beside,
+)
 from scripts.phases.rollout import next_step
 from scripts.phases.summary import several_envs, step_summary
 from scripts.run.next_phase import sampled_from
@@ -84,21 +90,24 @@ def train(ctx: Context) -> Done:
             engine = ctx.engine()
             ctx.waiting(lambda: release_memory(ctx.folder.path, engine, ctx.say, held=held))
         stays = _stays(ctx)
-        if not stays:
+        is_asked = stays or kept.is_begun
+        if not is_asked:
             kept.stop()
     sweep_temporaries(ctx.folder.step(n))
-    trained = _run_trainer(ctx, n, kept if stays else None)
+    try:
+        trained = _run_trainer(ctx, n, kept if is_asked else None)
+    finally:
+        if not stays:
+            kept.stop()  # its memory is the next engine's
     summary = _finish(ctx, n, trained)
     return Done(_told(summary), {ctx.folder.relative(ctx.folder.adapter(n)): summary.adapter_sha})
 
 
 def _stays(ctx: Context) -> bool:
     """Whether the trainer's process stays for the next step. Servers elsewhere leave it room."""
-    engine = ctx.config.engine
-    elsewhere = ctx.config.trainer.launched or ctx.config.cluster.used
-    if not engine.keep_trainer or elsewhere:
+    if not may_be_kept(ctx.config):
         return False
-    return not engine.replicas or stands_beside(find_engine(ctx.folder.path))
+    return not ctx.config.engine.replicas or stands_beside(find_engine(ctx.folder.path))
 
 
 def _run_trainer(ctx: Context, n: int, kept: KeptTrainer | None) -> dict[str, Any]:

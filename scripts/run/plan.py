@@ -22,6 +22,10 @@ BASE_TIMES = 5.0
 The default model took 3.8 times as long on 158 tasks and 5.2 times on 48 (780 and 119 tokens a
 task)."""
 
+REFERENCE_SHARE = 0.43
+"""Of a gradient's seconds, what the reference's logprobs take: 525 of 1,214 ids a second
+(docs/PERFORMANCE.md). Only for the step after a first one, which is spared them."""
+
 PAGE_SECONDS = 20.0
 """What is left of a night with a deadline for the tables and the page."""
 
@@ -36,6 +40,7 @@ class Measured:
     eval_seconds: the same for an adapter to come; 0 before anything was evaluated.
     start_eval_seconds: what evaluating the starting adapter took; 0 before it was evaluated.
     earlier_steps, earlier_seconds: the steps before those of step_seconds, and their wall.
+    spared_seconds: what the steps of step_seconds were spared and those to come are not.
     """
 
     step_seconds: tuple[float, ...]
@@ -45,6 +50,7 @@ class Measured:
     start_eval_seconds: float = 0.0
     earlier_steps: int = 0
     earlier_seconds: float = 0.0
+    spared_seconds: float = 0.0
 
     @property
     def done(self) -> int:
@@ -55,6 +61,11 @@ class Measured:
     def base_seconds(self) -> float:
         """What the base model's arm is expected to take."""
         return BASE_TIMES * self.start_eval_seconds
+
+    @property
+    def next_step_seconds(self) -> float:
+        """What the next step is expected to take."""
+        return expected_step_seconds(self.step_seconds) + self.spared_seconds
 
     @property
     def gone(self) -> float:
@@ -85,7 +96,7 @@ def planned_steps(
     if done == 0:
         return min(1, most)
     left = minutes * 60 - measured.gone if deadline_in is None else deadline_in - PAGE_SECONDS
-    expected = expected_step_seconds(measured.step_seconds)
+    expected = measured.next_step_seconds
     if eval_every:
         expected += measured.eval_seconds / eval_every
     # A further step has to be evaluated in the end, also where the newest one has been already.
@@ -149,5 +160,5 @@ def seconds_left(steps: int, measured: Measured, eval_every: int = 0) -> float |
     first = done if measured.final_eval_seconds else done + 1  # the newest one may be due itself
     on_the_way = sum(n % eval_every == 0 for n in range(first, steps)) if eval_every else 0
     evaluation = max(measured.final_eval_seconds, measured.eval_seconds)
-    training = (steps - done) * expected_step_seconds(measured.step_seconds)
+    training = (steps - done) * measured.next_step_seconds
     return training + (on_the_way + 1) * evaluation

@@ -22,6 +22,7 @@ from scripts.run.folder import RunFolder
 from scripts.run.manifest import bound_changes, check_host, played_yardsticks, refuse_change
 from scripts.run.next_phase import Phase, RunFiles, is_over, next_phase
 from scripts.run.plan import (
+    REFERENCE_SHARE,
     Measured,
     has_time_for_base,
     planned_steps,
@@ -185,12 +186,23 @@ def read_measured(folder: RunFolder, files: RunFiles, reader: RunReader | None =
         other_seconds=sums.evaluations + sums.start,
         earlier_steps=max(0, sums.steps - 1 - len(sums.recent)),
         earlier_seconds=sums.earlier,
+        spared_seconds=_spared(reader),
         final_eval_seconds=0.0 if is_evaluated else eval_seconds,
         eval_seconds=eval_seconds,
         start_eval_seconds=_seconds_to_play(reader.evaluations.get(files.adapters[0]))
         if files.adapters
         else 0.0,
     )
+
+
+def _spared(reader: RunReader) -> float:
+    """Seconds of the reference's logprobs, which a first step is spared where it has a KL: it
+    begins at the reference. Once a second step was measured nothing has to be expected."""
+    if reader.n_steps != 2:
+        return 0.0
+    first = reader.step(1)
+    is_spared = "kl" in first.train and "reference" not in first.seconds
+    return REFERENCE_SHARE * first.seconds.get("gradient", 0.0) if is_spared else 0.0
 
 
 def seconds_to_end(

@@ -27,7 +27,7 @@ from scripts.run.folder import RunFolder
 from scripts.run.lock import LOOP, holder
 from scripts.run.manifest import other_host, read_manifest, typed_to_play
 from scripts.run.next_phase import Phase, RunFiles
-from scripts.run.plan import expected_step_seconds, planned_steps
+from scripts.run.plan import planned_steps
 from scripts.run.programs import Memory, Program, Programs, read_memory
 from scripts.run.reader import read_step
 from scripts.run.state import as_told, outlook, read_measured
@@ -264,7 +264,7 @@ class Watcher:
         if found.forecast is None:
             return found.steps, found.left, found.left or 0.0
         is_last = files.newest >= planned
-        step = found.forecast if is_last else expected_step_seconds(measured.step_seconds)
+        step = found.forecast if is_last else measured.next_step_seconds
         return found.steps, found.left, step
 
     def _step_began(self, n: int, doing: Activity) -> float:

@@ -309,8 +309,9 @@ def _steps(taken: Measurements) -> Table:
             "From a served adapter to the next one served and proven. The document's loop plays one"
             " episode after the other on vLLM's own code in its own processes, with the flags,"
             " preloads and threads of ours, trains with the plain rebuild in a new process, and"
-            " starts the engine again. The first step of a run loads"
-            " the trainer, which later ones find loaded where the engine stays, and is spared the"
+            " starts the engine again. Our trainer imports its libraries while an engine starts, as"
+            " in the loop. The first step of a run loads its"
+            " model, which later ones find loaded where the engine stays, and is spared the"
             " reference pass, because the adapter is the reference.",
         ),
     )

@@ -9,6 +9,7 @@ engine, trains with the plain trainer in a new process, and starts the engine ag
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -19,6 +20,13 @@ from fieldkit.codec import read_bundle
 from fieldkit.files.atomic import write_json
 from rollout.engine.serve import ensure_engine, stop_engine
 from rollout.transcript import ChatRenderer
+from scripts.base.events import Event
+from scripts.base.signals import Wish
+from scripts.phases.context import Context
+from scripts.phases.kept_trainer import begin_trainer
+from scripts.phases.make_player import serve
+from scripts.run import timings
+from scripts.run.config import read_config
 from scripts.run.folder import RunFolder
 from tests.bench import child, rollouts
 from tests.bench.measurements import Measurements, Values, in_turn, tell
@@ -63,19 +71,28 @@ def run_of(work: Work, said: Sequence[str]) -> Iterator[RunFolder]:
 
 
 def step_of(work: Work, folder: RunFolder, n: int = 1) -> Values:
-    """Seconds of a run's step `n` by part, from a served adapter to the next one served."""
-    settings = work.config.engine
-    served = (folder.adapter(n - 1), folder.version(n - 1))
-    ensure_engine(folder.path, work.model, settings, *served, tell)
+    """Seconds of a run's step `n` by part, from a served adapter to the next one served. A trainer
+    is begun where the loop begins one."""
+
+    def served(by: int) -> None:
+        config = read_config(folder.config)
+        ctx = Context(folder, config, _told, Wish(), timings.Stopwatch(time.time()))
+        meanwhile = bind(begin_trainer, ctx)
+        serve(ctx, folder.adapter(by), folder.version(by), meanwhile=meanwhile)
+
+    served(n - 1)
     watch = Stopwatch()
     with watch.phase("rollout"):
         _grpo("rollout", str(folder.path))
     with watch.phase("train"):
         _grpo("train", str(folder.path))
     with watch.phase("engine"):
-        served = (folder.adapter(n), folder.version(n))
-        ensure_engine(folder.path, work.model, settings, *served, tell)
+        served(n)
     return {**_seconds(watch), **rollouts.amount(read_bundle(folder.bundle(n)))}
+
+
+def _told(event: Event) -> None:
+    tell(event.text)
 
 
 _grpo = bind(child.run, "scripts.cli")

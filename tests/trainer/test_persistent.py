@@ -36,6 +36,14 @@ persistent.serve(socket.socket(fileno=int(sys.argv[1])))
 """
 
 
+_IMPORTS_AHEAD = """
+import socket, sys
+from trainer import persistent
+persistent._import_ahead(socket.socket(fileno=int(sys.argv[1])))
+print(*sys.modules)
+"""
+
+
 class Trainer:
     """One process and the socket that it listens at."""
 
@@ -111,6 +119,26 @@ def test_two_steps_in_one_process_leave_the_bytes_of_two_processes(
     assert log.count("[trainer] used 4/7 rollouts") == 1
     assert log.count("wall") == 2
     assert "imported in 0.0 s" in log  # the second step
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_what_a_step_takes_is_imported_while_none_is_asked_for(
+    is_asked: bool, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as asker:
+        listener.bind(path)
+        listener.listen()
+        if is_asked:
+            asker.connect(path)
+        fd = listener.fileno()
+        program = [sys.executable, "-P", "-c", _IMPORTS_AHEAD, str(fd)]
+        said = subprocess.run(
+            program, cwd=ROOT, pass_fds=(fd,), capture_output=True, text=True, check=True
+        ).stdout
+    imported = said.split()
+    assert ("peft" in imported) is not is_asked
+    assert ("transformers.models.auto.modeling_auto" in imported) is not is_asked
 
 
 def test_bad_input_is_answered_and_the_next_step_is_taken(

@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft import PeftModel
 from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.utils.hooks import RemovableHandle
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json
@@ -237,10 +240,6 @@ def load_policy(
     would make the ratio to the sampler a random number. sharded: over the ranks, which are
     connected; each loads the whole base into the host's memory first.
     """
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
-
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     device, shares = pick_device(), can_share(model_dir)
     if shares:

@@ -27,7 +27,7 @@ from fieldkit.process.shared_memory import PLACE, shared_files
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.leftovers import (
     BESIDE,
-    OVERLAPS,
+    OUTLIVES,
     SCRATCH_VARIABLE,
     Leftovers,
     held_note,
@@ -155,7 +155,7 @@ def test_a_trainer_that_works_while_the_engine_plays_outlives_a_server_that_is_r
 ) -> None:
     start(run, scratch)
     beside = subprocess.Popen(["sleep", "600"])
-    notes = {BESIDE: ENGINE, OVERLAPS: overlaps}
+    notes = {BESIDE: ENGINE, OUTLIVES: overlaps}
     trainer = Ledger(run / LEDGER_FILE).announce("trainer", ["sleep"], run / "log", notes)
     Ledger(run / LEDGER_FILE).started(trainer, beside.pid)
     assert Server(run, EngineSettings(), silent).stop() == 2

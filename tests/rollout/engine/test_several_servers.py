@@ -27,7 +27,13 @@ from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.port import HOST, free_port
 from rollout.engine.replica import ENGINE
 from rollout.engine.router import samplers
-from rollout.engine.serve import ensure_engine, find_servers, release_memory, stop_engine
+from rollout.engine.serve import (
+    ensure_engine,
+    find_servers,
+    release_memory,
+    served_names,
+    stop_engine,
+)
 from rollout.engine.target import Served
 from rollout.flight import OnProgress, ignore_progress
 from rollout.player import Player
@@ -163,6 +169,23 @@ def test_each_server_has_its_entry_its_port_and_its_part_of_the_processors(fleet
     if len(os.sched_getaffinity(0)) > 1:
         assert not set(bound[0].split(",")) & set(bound[1].split(","))
     assert [s.pid for s in fleet.ensure()] == [one.pid, two.pid], "they are found again"
+
+
+def test_what_is_done_meanwhile_is_done_before_a_server_answers(
+    policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(SITE))
+    answered: list[list[bool]] = []
+
+    def meanwhile() -> None:
+        answered.append([served_names(owned) is not None for owned in find_servers(tmp_path)])
+
+    for _ in range(2):
+        ensure_engine(
+            tmp_path, policy[0], SETTINGS, policy[1], "v0", lambda line: None, meanwhile=meanwhile
+        )
+    stop_engine(tmp_path, SETTINGS)
+    assert answered == [[False, False], [True, True]]
 
 
 def _environment(served: Served) -> dict[str, str]:

@@ -187,6 +187,16 @@ def test_every_adapter_that_was_trained_was_served_from_a_fresh_engine(restarted
     assert len(list((restarted.folder / "log").glob("engine-*.log"))) >= STEPS + 1
 
 
+def test_each_step_under_restart_finds_a_trainer_that_has_imported_its_libraries(
+    restarted: Night,
+) -> None:
+    logs = [file.read_text() for file in (restarted.folder / "log").glob("train-0*.log")]
+    assert len(logs) == STEPS
+    loaded = [log for log in logs if "imported in" in log]
+    assert loaded, "no step of the night had signal"
+    assert all("imported in 0.0 s" in log for log in loaded)
+
+
 def test_a_killed_loop_goes_on_with_the_engine_and_the_bundle_that_were_there(
     killed: Night,
 ) -> None:

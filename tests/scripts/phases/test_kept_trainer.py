@@ -10,23 +10,33 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fieldkit.gate.memory import GIB
+from fieldkit.gate.memory import GIB, Available
 from fieldkit.process.ledger import Ledger
-from fieldkit.process.owned import Owned, is_running, start_time, wait_ended
+from fieldkit.process.owned import Owned, is_running, start_time, terminate, wait_ended
+from rollout.engine.leftovers import end_beside
 from rollout.engine.preload import SPINS, WAIT_POLICY, waiting
+from rollout.engine.replica import ENGINE
+from rollout.engine.vllm_server import computing, memory_needed
 from scripts.base.quiet import Quiet
+from scripts.base.signals import Wish
 from scripts.phases import kept_trainer
+from scripts.phases.context import Context
 from scripts.phases.kept_trainer import (
     TRAINER,
     KeptTrainer,
     as_it_waits,
+    begin_trainer,
     stands_beside,
     stop_trainer,
 )
+from scripts.run.config import read_config
 from scripts.run.folder import RunFolder
+from scripts.run.timings import Stopwatch
+from tests.tiny_policy import write_run
 from tests.trainer.conftest import *  # noqa: F403  # the tiny model, its adapters and bundles
 from tests.trainer.test_step import SETTINGS, follow
 from trainer.inputs import StepInputs
@@ -93,6 +103,92 @@ def test_the_next_phase_finds_the_process_of_the_one_before(
     assert answer.code == 0
     assert owned(folder) == first
     assert kept(folder).held > 2**20
+
+
+def test_one_that_is_begun_outlives_a_server_until_it_is_asked_for_a_step(
+    folder: RunFolder, quick_line: str
+) -> None:
+    trainer = kept(folder)
+    assert not trainer.is_begun
+    trainer.begin()
+    first = owned(folder)
+    assert trainer.is_begun
+    server_ends(folder)
+    assert kept(folder).ask(quick_line, ignore, never) is not None
+    assert owned(folder).pid == first.pid
+    assert not trainer.is_begun
+    trainer.begin()
+    assert owned(folder).pid == first.pid, "one runs"
+    server_ends(folder)
+    assert Ledger(folder.ledger).get(TRAINER) is None
+
+
+def server_ends(folder: RunFolder) -> None:
+    """What ends beside a server that another will follow."""
+    end_beside(Ledger(folder.ledger), ENGINE, 5.0, at_end=False)
+
+
+def test_a_begun_one_that_was_killed_is_begun_again(folder: RunFolder) -> None:
+    kept(folder).begin()
+    first = owned(folder)
+    os.kill(first.pid or 0, signal.SIGKILL)
+    assert wait_ended(first, 10)
+    assert not kept(folder).is_begun
+    kept(folder).begin()
+    assert kept(folder).is_begun
+    assert not Path(first.info["scratch"]).exists()
+
+
+@pytest.fixture
+def loading(tmp_path: Path, policy: tuple[Path, Path]) -> Iterator[Context]:
+    """A run of which a process that stands for its server has been launched."""
+    run = RunFolder(write_run(tmp_path / "loading", *policy))
+    ctx = Context(run, read_config(run.config), lambda event: None, Wish(), Stopwatch(0.0))
+    env = {**os.environ, WAIT_POLICY: "passive", SPINS: "77"}
+    server = Ledger(run.ledger).launch(
+        ENGINE, ["sleep", "600"], env=env, cwd=tmp_path, log=tmp_path / "engine.log", info={}
+    )
+    yield ctx
+    stop_trainer(run.path)
+    terminate(server, 5.0)
+
+
+def test_its_threads_wait_as_those_of_the_engine_that_loads(loading: Context) -> None:
+    """The cores are in use by that start, which says nothing of the night."""
+    begin_trainer(loading)
+    assert owned(loading.folder).info["waits"] == {WAIT_POLICY: "passive", SPINS: "77"}
+    nobody_said = {n: v for n, v in os.environ.items() if n not in (WAIT_POLICY, SPINS)}
+    env = computing(as_it_waits(loading.folder.path, nobody_said), loading.config.engine)
+    asked = KeptTrainer(loading.folder.path, env)
+    assert asked._usable() is not None, "the step would start another"
+    assert asked.is_begun
+
+
+@pytest.mark.parametrize(
+    ("table", "keys"),
+    [
+        ("engine", {"keep_trainer": False}),
+        ("run", {"overlap": 1}),
+        ("trainer", {"processes": 2}),
+    ],
+    ids=["it is not wanted", "its step may be under way", "torchrun starts it"],
+)
+def test_none_is_begun_where_a_step_would_not_ask_it(
+    loading: Context, table: str, keys: dict[str, Any]
+) -> None:
+    changed = replace(getattr(loading.config, table), **keys)
+    loading.config = replace(loading.config, **{table: changed})
+    begin_trainer(loading)
+    assert Ledger(loading.folder.ledger).get(TRAINER) is None
+
+
+def test_none_is_begun_in_memory_that_the_engine_needs(
+    loading: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need = memory_needed(loading.model_dir(), loading.config.engine)
+    monkeypatch.setattr("fieldkit.gate.memory.available", lambda: Available(need + GIB // 4, None))
+    begin_trainer(loading)
+    assert Ledger(loading.folder.ledger).get(TRAINER) is None
 
 
 def test_a_process_that_is_killed_in_a_step_gives_no_answer_and_the_next_call_starts_another(
@@ -253,7 +349,7 @@ def test_what_it_says_that_it_holds_counts_where_the_driver_tells_nobody(
     said = {"event": "end", "code": 0, "error": "", "on_gpu": 15 * GIB}
     answer = kept_trainer._answer(json.dumps(said))
     assert answer is not None
-    kept(folder)._note(answer.on_gpu)
+    kept(folder)._note(on_gpu=answer.on_gpu)
     monkeypatch.setattr("fieldkit.gate.memory.gpu_total", lambda: 24 * GIB)
     monkeypatch.setattr("fieldkit.gate.memory.gpu_held_by", lambda pids: driver)
     assert kept(folder).held == held

@@ -42,6 +42,12 @@ def test_a_policy_that_got_faster_gets_more_steps() -> None:
     assert fast > slow
 
 
+def test_what_the_first_step_was_spared_counts_for_those_to_come() -> None:
+    first = Measured((100.0,), 600.0, 500.0, spared_seconds=50.0)
+    assert planned_steps("auto", 45, first) == 1 + (2700 - 600 - 100 - 500) // 150
+    assert seconds_left(3, first) == 2 * 150 + 500
+
+
 def test_time_that_is_over_ends_the_night_where_it_is() -> None:
     assert planned_steps("auto", 10, measured(300, 400, other=10)) == 2
 

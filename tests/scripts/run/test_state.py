@@ -141,6 +141,23 @@ def test_an_arm_that_was_taken_over_or_partly_kept_is_expected_to_take_what_it_t
     assert read_measured(night.folder, files).eval_seconds == 800
 
 
+def test_after_a_first_step_that_was_spared_the_reference_the_next_is_expected_to_take_it(
+    tmp_path: Path,
+) -> None:
+    night = make_night(tmp_path, n_steps=1)
+    files = read_files(night.folder, night.config)
+    path = night.folder.summary(1)
+    first = decode(StepSummary, path.read_text(), str(path))
+    assert read_measured(night.folder, files).next_step_seconds == 80 + 0.43 * 30
+    path.write_text(encode(replace(first, seconds={**first.seconds, "reference": 9.0})))
+    assert read_measured(night.folder, files).next_step_seconds == 80
+    path.write_text(encode(replace(first, train={})))  # without a KL none takes it
+    assert read_measured(night.folder, files).next_step_seconds == 80
+    later = make_night(tmp_path / "later", n_steps=2)
+    measured = read_measured(later.folder, read_files(later.folder, later.config))
+    assert measured.next_step_seconds == 80
+
+
 # --- a pool that teaches nothing any more ---------------------------------------------------------
 
 CONVERGED = 3
