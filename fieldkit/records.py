@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from fieldkit.eval.grade import Grade
 
@@ -204,7 +204,7 @@ class RolloutGroup:
 class Draw:
     """What one group of a step said about its task. A long run has hundreds of thousands."""
 
-    task_id: str
+    task_id: Annotated[str, AfterValidator(sys.intern)]
     signal: Signal
     """Of the work and of ending by itself: SATURATED or STUCK also where rewards differ by turns
     alone."""
@@ -213,9 +213,6 @@ class Draw:
     """Attempts that had room for a reply, of which `passed` passed; K in older records."""
     left_out: bool = False
     """As in `RolloutGroup`."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "task_id", sys.intern(self.task_id))
 
     @property
     def mixed(self) -> bool:

@@ -7,6 +7,7 @@ LEARNABLE exactly when some advantage is not zero. Convergence depends only on t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from fieldkit.eval.grade import Grade
@@ -70,4 +71,4 @@ def draw_of(group: RolloutGroup) -> Draw:
     """A group's entry in the pool's history."""
     paid = list(filter(is_paid, group.trajectories))
     passed = sum(t.grade.passed for t in paid)
-    return Draw(group.task_id, work_signal(group), passed, len(paid), group.left_out)
+    return Draw(sys.intern(group.task_id), work_signal(group), passed, len(paid), group.left_out)

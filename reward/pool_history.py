@@ -7,6 +7,7 @@ The page shows the history and extrapolates it. Decisions within a night take th
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,11 +38,12 @@ class PoolHistory:
     @cached_property
     def by_task(self) -> dict[str, tuple[tuple[int, Signal], ...]]:
         """(step, signal) of each time a task was drawn, oldest first."""
-        out: dict[str, list[tuple[int, Signal]]] = {}
+        out: dict[str, list[tuple[int, Signal]]] = defaultdict(list)
         for step, draws in self.steps:
+            seen = {signal: (step, signal) for signal in Signal}  # shared, as a step has hundreds
             for d in draws:
-                out.setdefault(d.task_id, []).append((step, d.signal))
-        return {task_id: tuple(seen) for task_id, seen in out.items()}
+                out[d.task_id].append(seen[d.signal])
+        return {task_id: tuple(found) for task_id, found in out.items()}
 
 
 def read_history(steps: Iterable[StepSummary], bundle_of: Callable[[int], Path]) -> PoolHistory:

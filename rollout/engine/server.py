@@ -27,6 +27,7 @@ from rollout.engine.client import EngineClient
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.forecast import trainer_bytes
 from rollout.engine.leftovers import (
+    BESIDE,
     Leftovers,
     end_beside,
     forget_ended,
@@ -342,9 +343,14 @@ class Server:
     @property
     def _room_wanted(self) -> int:
         """Bytes that have to be free beside it, for the trainer and servers that are loading; those
-        load into the host's memory, which does not count where a GPU has its own."""
-        loading = self._to_come if memory.gpu_total() is None else 0
-        return trainer_bytes(self.settings) + loading
+        load into the host's memory, which does not count where a GPU has its own. What a trainer
+        that was begun already holds of it is not free."""
+        trainer = trainer_bytes(self.settings)
+        if memory.gpu_total() is not None:
+            return trainer
+        beside = [e for e in self.ledger.entries() if e.info.get(BESIDE) and is_running(e)]
+        held = sum(memory.held_by(e.pid or 0) for e in beside)
+        return max(0, trainer - held) + self._to_come
 
     # -- what it serves ------------------------------------------------------------------------
 

@@ -214,23 +214,29 @@ def compare(
     played: Mapping[str, PlayedArm], tasks: Sequence[Task], reference: str = WARM_START
 ) -> Evidence:
     """Compute the evidence from arms by name, in reading order; the last trained arm is newest."""
-    arms = [arm_of(name, p, tasks) for name, p in played.items()]
+    arms = {name: arm_of(name, p, tasks) for name, p in played.items()}
     tags = _tags(tasks)
-    comparison = MatchedArms(arms, reference, tags)
+    comparison = MatchedArms([*arms.values()], reference, tags)
     trained = [n for n in played if n not in (*YARDSTICKS, BASE, reference)]
     newest = trained[-1] if trained else None
     summary = played[reference].summary
+    rows, paired, late = [], [], []
+    # Arm by arm: the resampled sums behind the three are remembered for a dozen arms only.
+    for name in played:
+        rows.append(comparison.row(name))
+        if name != reference and name not in YARDSTICKS:
+            paired.append(comparison.paired(name))
+        if name in trained[:-1]:
+            late.append(MatchedArms([arms[name], arms[trained[-1]]], name).paired(trained[-1]))
     return Evidence(
         n_tasks=len(tasks),
         temperature=summary.temperature,
         samples=summary.samples,
         reference=reference,
         newest=newest,
-        arms=comparison.rows(),
-        paired=tuple(
-            comparison.paired(n) for n in played if n != reference and n not in YARDSTICKS
-        ),
-        late=_late(arms, trained),
+        arms=tuple(rows),
+        paired=tuple(paired),
+        late=tuple(late),
         splits={tag: _split(comparison, tag, newest) for tag in TAGS if _has_tag(tags, tag)},
         kinds=_rows_of(comparison.kinds(), newest),
         stops={name: stops_of(p.trajectories) for name, p in played.items()},
@@ -246,14 +252,6 @@ def _by_need(played: Mapping[str, PlayedArm], reference: str, newest: str | None
     if DO_NOTHING not in firsts:
         return None
     return by_need(firsts[DO_NOTHING], firsts, reference, newest)
-
-
-def _late(arms: Sequence[Arm], trained: Sequence[str]) -> tuple[PairedRow, ...]:
-    on_the_way = trained[:-1]
-    if not on_the_way:
-        return ()
-    chosen = [a for a in arms if a.name in trained]
-    return tuple(MatchedArms(chosen, reference).paired(trained[-1]) for reference in on_the_way)
 
 
 def outcome(trajectory: Trajectory) -> TaskOutcome:

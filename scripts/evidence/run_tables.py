@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Any
 
 from fieldkit.eval.stats import wilson
-from fieldkit.records import AtStop
+from fieldkit.records import AtStop, Signal
 from reward.pool import TaskState
 from rollout.yardsticks import YARDSTICKS
 from scripts.evidence import health, learning, tables
@@ -165,8 +164,8 @@ def pool_table(f: Findings) -> Table | None:
     )
 
 
-def _history(drawn: Sequence[tuple[int, Any]]) -> str:
-    return ", ".join(f"{step}: {signal.value.lower()}" for step, signal in drawn) or NOTHING
+def _history(drawn: Sequence[tuple[int, Signal]]) -> str:
+    return ", ".join(f"{step}: {signal.lower()}" for step, signal in drawn) or NOTHING
 
 
 def parts_table(evidence: Evidence) -> Table | None:

@@ -57,7 +57,8 @@ class Context:
     """The context of one phase. `watch` counts from the start of the process; a phase that times
     its parts separately replaces it. `flags` and `numbers`: the phase's own flags and numbers that
     the command line gave. `runner`: the event loop of all its coroutines, because what an
-    environment's module holds (a client, a semaphore) works in no other; None: one for each."""
+    environment's module holds (a client, a semaphore) works in no other; None: one for each.
+    `environ`: that of the process as it began, whatever an environment's module sets in it."""
 
     folder: RunFolder
     config: RunConfig
@@ -67,6 +68,7 @@ class Context:
     flags: frozenset[str] = frozenset()
     numbers: Mapping[str, int] = field(default_factory=dict)
     runner: asyncio.Runner | None = None
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
     @property
     def journal(self) -> Journal:

@@ -28,7 +28,14 @@ from scripts.base.events import alarm, note
 from scripts.evidence.played import WARM_START, step_name
 from scripts.phases.context import Context, Done
 from scripts.phases.final_set import open_final_set
-from scripts.phases.make_player import player, renderer, reward, serve, show, worlds
+from scripts.phases.make_player import (
+    player,
+    renderer,
+    reward,
+    serve_and_render,
+    show,
+    worlds,
+)
 from scripts.phases.registry import STEP
 from scripts.phases.rollout import next_step
 from scripts.phases.shared_arms import take_over
@@ -153,9 +160,7 @@ def _play_at_training_temperature(ctx: Context, files: RunFiles, arm: str) -> No
     name = f"{name_of(files, arm)} at T = {settings.temperature:g}"
     note(ctx.tell, f"evaluating {name} on {counted(len(tasks), 'held-out task')}")
     evals = ctx.folder.training_evals
-    chat = renderer(ctx)
-    servers = _serve(ctx, files, arm)
-    _finish(ctx, _play_served(ctx, name, servers, chat, settings, tasks, evals), evals)
+    _finish(ctx, _play_served(ctx, files, arm, name, settings, tasks, evals), evals)
 
 
 def name_of(files: RunFiles, arm: str) -> str:
@@ -174,10 +179,8 @@ def _play(ctx: Context, files: RunFiles, arm: str) -> EvalSummary:
     if taken is not None:
         note(ctx.tell, f"{name}: another run played it under the same conditions; taken from there")
         return taken
-    chat = renderer(ctx)
-    servers = _serve(ctx, files, arm)
     limits, tasks = ctx.eval_limits, ctx.heldout()
-    return _play_served(ctx, name, servers, chat, limits, tasks, ctx.folder.evals)
+    return _play_served(ctx, files, arm, name, limits, tasks, ctx.folder.evals)
 
 
 def _play_yardstick(ctx: Context, name: str) -> EvalSummary:
@@ -205,14 +208,14 @@ async def _evaluate(
     )
 
 
-def _serve(ctx: Context, files: RunFiles, arm: str) -> tuple[Served, ...]:
+def _serve(ctx: Context, files: RunFiles, arm: str) -> tuple[tuple[Served, ...], ChatRenderer]:
     """Serve the arm. The server of the base model also holds the newest adapter (at the start the
     starting one), so that both are played under the same conditions."""
     if arm == BASE_ADAPTER:
         keep = {ctx.folder.version(files.newest): ctx.folder.adapter(files.newest)}
-        return serve(ctx, None, "base", keep)
+        return serve_and_render(ctx, None, "base", keep)
     n = _last_step_of(files, arm)
-    return serve(ctx, ctx.folder.adapter(n), ctx.folder.version(n))
+    return serve_and_render(ctx, ctx.folder.adapter(n), ctx.folder.version(n))
 
 
 def _last_step_of(files: RunFiles, arm: str) -> int:
@@ -222,13 +225,15 @@ def _last_step_of(files: RunFiles, arm: str) -> int:
 
 def _play_served(
     ctx: Context,
+    files: RunFiles,
+    arm: str,
     name: str,
-    servers: Sequence[Served],
-    chat: ChatRenderer,
     settings: EpisodeSettings,
     tasks: Sequence[Task],
     evals: Path,
 ) -> EvalSummary:
+    servers, chat = _serve(ctx, files, arm)
+
     async def play() -> EvalSummary:
         async with player(ctx, servers, chat, settings) as one:
             return await _evaluate(ctx, name, one, tasks, evals)

@@ -1,17 +1,17 @@
 """The trainer that stays between steps (`trainer.persistent`), as the train phase asks it.
 
 It is a session of its own that the run's ledger owns, like the engine beside which it stands and
-with which it ends. It is begun while a server loads, so that both import their libraries at the
-same time; a step that finds none starts one, and one that is gone or was started from other
-code is replaced. Where it is killed in a step, the caller takes that step in a child of its own.
-It is one process: the ranks that torchrun starts (trainer.launch) end with their step.
+with which it ends. It is begun before its first step, while a server loads or plays, so that it has
+imported its libraries by then; a step that finds none starts one, and one that is gone or was
+started from other code is replaced. Where it is killed in a step, the caller takes that step in a
+child of its own. It is one process: the ranks that torchrun starts (trainer.launch) end with their
+step.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import socket
 import sys
 import sysconfig
@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fieldkit.errors import BadInput
+from fieldkit.errors import BadInput, FieldkitError
 from fieldkit.files.json_text import parse_json
 from fieldkit.gate import memory
 from fieldkit.gate.memory import GIB
@@ -37,14 +37,15 @@ from fieldkit.process.owned import (
 from rollout.engine.leftovers import BESIDE, OUTLIVES, end_with_leftovers, new_scratch
 from rollout.engine.preload import FREE_LOOKS, SPINS, WAIT_POLICY, cores_are_free, sleeps_for_now
 from rollout.engine.replica import ENGINE
-from rollout.engine.serve import find_engine
-from rollout.engine.vllm_server import computing, memory_needed
 from scripts.base.checkout import ROOT
 from scripts.base.children import GRACE_SECONDS, read_lines
-from scripts.phases.context import Context
-from scripts.run.config import RunConfig
+from scripts.base.events import detail
 from scripts.run.lock import LOCK_FD_VARIABLE
 from scripts.run.timings import LOOP_VARIABLE
+
+if TYPE_CHECKING:
+    from scripts.phases.context import Context
+    from scripts.run.config import RunConfig
 
 TRAINER = "trainer"
 """The name of its entry in the ledger."""
@@ -204,19 +205,43 @@ def may_be_kept(config: RunConfig) -> bool:
 
 
 def begin_trainer(ctx: Context) -> None:
-    """Begin the trainer's process while the run's engine loads, which leaves cores idle. Not where
-    it takes memory that the engine needs, nor with an overlap, where its step may be under way."""
+    """Begin the trainer's process, best while the run's engine loads, which leaves cores idle. Not
+    where none of its servers runs, or loads and needs the memory, nor with an overlap, where the
+    step may be under way. A begin that fails is left to the step."""
+    from rollout.engine.serve import find_servers
+    from rollout.engine.vllm_server import computing, memory_needed
+
+    engine = ctx.config.engine
     if ctx.config.run.overlap or not may_be_kept(ctx.config):
         return
-    owned = find_engine(ctx.folder.path)
-    need = memory_needed(ctx.model_dir(), ctx.config.engine) if owned else 0
+    servers = find_servers(ctx.folder.path)
+    if engine.replicas and not servers:
+        return
+    is_loading = any("lifecycle" not in owned.info for owned in servers)
+    need = memory_needed(ctx.model_dir(), engine) * engine.replicas if is_loading else 0
     if memory.available().host < need + _LIBRARIES_BYTES:
         return
     # The engine has looked whether the cores are free; now they are in use by its own start.
-    found = environment(owned.pid) if owned and owned.pid else {}
+    found = environment(servers[0].pid or 0) if servers else {}
     waits = {name: found[name] for name in (WAIT_POLICY, SPINS) if name in found}
-    env = computing({**os.environ, **waits}, ctx.config.engine)
-    KeptTrainer(ctx.folder.path, env).begin()
+    try:
+        KeptTrainer(ctx.folder.path, computing({**ctx.environ, **waits}, engine)).begin()
+    except (OSError, FieldkitError) as e:
+        detail(ctx.tell, f"the trainer is not begun ahead of its step: {e}")
+
+
+@contextlib.contextmanager
+def begun_for(run_dir: Path) -> Iterator[None]:
+    """End a trainer that was begun inside the block for an engine that did not come: it holds
+    memory that the next try may lack."""
+    try:
+        yield
+    except BaseException:
+        from rollout.engine.serve import find_servers
+
+        if KeptTrainer(run_dir, {}).is_begun and not find_servers(run_dir):
+            stop_trainer(run_dir)
+        raise
 
 
 def as_it_waits(

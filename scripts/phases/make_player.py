@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -26,15 +27,12 @@ from rollout.settings import EpisodeSettings
 from rollout.transcript import ChatRenderer
 from scripts.base.events import alarm, note, progress
 from scripts.phases.context import Context
+from scripts.phases.kept_trainer import begin_trainer, begun_for
 from scripts.phases.player_there import player_there, playing
 from scripts.run.template import chat_renderer, tool_form
 
 _TELL_SECONDS = 0.2
 """Shortest time between two progress events; episodes report every turn."""
-
-
-def nothing() -> None:
-    """What is done while a server loads where nothing is."""
 
 
 def serve(
@@ -43,16 +41,17 @@ def serve(
     version: str,
     keep: Mapping[str, Path] | None = None,
     *,
-    meanwhile: Callable[[], None] = nothing,
+    for_training: bool = False,
 ) -> tuple[Served, ...]:
     """Have the run's engine serve `adapter` (None: the base model), and journal the result; the
     servers that do, at least one.
 
-    meanwhile: as for `ensure_engine`. If lifecycle is "auto", a note says which lifecycle a new
-    server uses, and why.
+    for_training: a step follows, whose trainer is begun meanwhile. If lifecycle is "auto", a note
+    says which lifecycle a new server uses, and why.
     """
     before = {owned.pid for owned in find_servers(ctx.folder.path)}
-    with ctx.watch.part("engine"):
+    more = {"meanwhile": functools.partial(begin_trainer, ctx)} if for_training else {}
+    with ctx.watch.part("engine"), begun_for(ctx.folder.path):
         servers = ctx.waiting(
             lambda: ensure_engine(
                 ctx.folder.path,
@@ -63,7 +62,7 @@ def serve(
                 ctx.say,
                 keep=keep,
                 make=_make_server(ctx),
-                meanwhile=meanwhile,
+                **more,
             )
         )
     for served in servers:
@@ -94,9 +93,25 @@ def _make_server(ctx: Context) -> MakeServer:
 
 
 def renderer(ctx: Context) -> ChatRenderer:
-    """The model's tokenizer. Its import takes seconds, which count as start-up."""
+    """The model's tokenizer. Its import takes a second, which counts as start-up."""
     with ctx.watch.part("startup"):
         return chat_renderer(ctx.config.model, ctx.model_dir())
+
+
+def serve_and_render(
+    ctx: Context,
+    adapter: Path | None,
+    version: str,
+    keep: Mapping[str, Path] | None = None,
+    *,
+    for_training: bool = False,
+) -> tuple[tuple[Served, ...], ChatRenderer]:
+    """`serve`, and the `renderer`, which is imported while the engine loads or swaps."""
+    with ThreadPoolExecutor(1) as beside:
+        chat = beside.submit(chat_renderer, ctx.config.model, ctx.model_dir())
+        servers = serve(ctx, adapter, version, keep, for_training=for_training)
+        with ctx.watch.part("startup"):
+            return servers, chat.result()
 
 
 @asynccontextmanager

@@ -6,7 +6,6 @@ newest adapter, or with run.toml's if the run is not started. It changes no step
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from rollout.preflight import (
 from rollout.sandbox.command import SandboxKind
 from scripts.base.events import Tell, table
 from scripts.phases.context import Context
-from scripts.phases.make_player import nothing, player, renderer, serve, show
+from scripts.phases.make_player import player, serve_and_render, show
 from scripts.phases.run_phase import entered
 from scripts.run.manifest import check_host, read_manifest
 from scripts.run.verify import require_base
@@ -47,14 +46,12 @@ def preflight_newest(run: str, tell: Tell, sandbox: SandboxKind) -> Preflight:
     return report
 
 
-def play_preflight(
-    ctx: Context, adapter: Path, n: int, meanwhile: Callable[[], None] = nothing
-) -> Preflight:
+def play_preflight(ctx: Context, adapter: Path, n: int, *, for_training: bool = False) -> Preflight:
     """Play a few groups with step `n`'s adapter, paid as the step after it; show their rewards, and
-    store the figures. meanwhile: as `serve`'s."""
+    store the figures. for_training: as `serve`'s."""
     ctx.about_to_play()
-    chat = renderer(ctx)
-    servers = serve(ctx, adapter, ctx.folder.version(n), meanwhile=meanwhile)
+    version = ctx.folder.version(n)
+    servers, chat = serve_and_render(ctx, adapter, version, for_training=for_training)
 
     settings, pool = ctx.config.rollout, ctx.pool()
     wanted = min(PREFLIGHT_TASKS, len(pool))

@@ -7,7 +7,6 @@ was killed and runs again is the same rollout. Nothing here decides whether a st
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial as bind
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import sha256_file, write_json
@@ -22,8 +21,7 @@ from rollout.draw.rules import DRAWS
 from scripts.base.events import alarm
 from scripts.phases.checks import check_kept_apart, require_staying_engine
 from scripts.phases.context import Context, Done
-from scripts.phases.kept_trainer import begin_trainer
-from scripts.phases.make_player import player, renderer, serve, show
+from scripts.phases.make_player import player, serve_and_render, show
 from scripts.run.manifest import bound_changes, read_manifest, refuse_change
 from scripts.run.next_phase import sampled_from
 from scripts.run.reader import RunReader
@@ -78,10 +76,9 @@ def next_step(ctx: Context) -> int:
 
 def _play(ctx: Context, n: int) -> tuple[RolloutGroup, ...]:
     settings = ctx.config.rollout
-    chat = renderer(ctx)
     sampler = _sampler(ctx, n)
     adapter, version = ctx.folder.adapter(sampler), ctx.folder.version(sampler)
-    servers = serve(ctx, adapter, version, meanwhile=bind(begin_trainer, ctx))
+    servers, chat = serve_and_render(ctx, adapter, version, for_training=True)
     tasks = _draw(ctx, n)
 
     async def play() -> tuple[RolloutGroup, ...]:

@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial as bind
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from scripts.base.events import alarm, note
 from scripts.evidence.conditions import same_conditions
 from scripts.phases.checks import check_run, doubt
 from scripts.phases.context import Context, Done
-from scripts.phases.kept_trainer import begin_trainer
 from scripts.phases.play_preflight import play_preflight, require_signal
 from scripts.phases.registry import SKIP_PREFLIGHT
 from scripts.phases.usual import (
@@ -90,7 +88,7 @@ def start(ctx: Context) -> Done:
             write_step_zero(ctx, adapter)
         foreseen = None
         if ctx.config.run.preflight and SKIP_PREFLIGHT not in ctx.flags:
-            report = play_preflight(ctx, ctx.folder.adapter(0), 0, bind(begin_trainer, ctx))
+            report = play_preflight(ctx, ctx.folder.adapter(0), 0, for_training=True)
             require_signal(ctx, report)
             foreseen = _foresight(ctx, report.seconds)
         if config.eval.tasks == AUTO:

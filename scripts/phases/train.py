@@ -2,14 +2,13 @@
 
 The trainer does not know the run folder; it gets the paths of one step and writes the adapter, the
 optimizer state and train.json next to the bundle. It is the process that stayed from the step
-before where there may be one, else one for this step alone, which has torchrun start several where
-trainer.launch says so. This module then writes step.json from those files. step.json comes last
-because it marks the step as finished.
+before, or was begun while the engine loaded; else one for this step alone, which has torchrun start
+several where trainer.launch says so. This module then writes step.json from those files. step.json
+comes last because it marks the step as finished.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -84,17 +83,18 @@ def train(ctx: Context) -> Done:
         )
     overlaps = ctx.config.run.overlap > 0
     kept = KeptTrainer(ctx.folder.path, _environment(ctx), overlaps=overlaps)
-    with ctx.watch.part("reclaim"):
-        held = kept.held
-        if not overlaps:  # else it plays meanwhile, and keeps its memory
-            engine = ctx.engine()
-            ctx.waiting(lambda: release_memory(ctx.folder.path, engine, ctx.say, held=held))
-        stays = _stays(ctx)
-        is_asked = stays or kept.is_begun
-        if not is_asked:
-            kept.stop()
-    sweep_temporaries(ctx.folder.step(n))
+    stays = False
     try:
+        with ctx.watch.part("reclaim"):
+            held = kept.held
+            if not overlaps:  # else it plays meanwhile, and keeps its memory
+                engine = ctx.engine()
+                ctx.waiting(lambda: release_memory(ctx.folder.path, engine, ctx.say, held=held))
+            stays = _stays(ctx)
+            is_asked = stays or (may_be_kept(ctx.config) and kept.is_begun)
+            if not is_asked:
+                kept.stop()
+        sweep_temporaries(ctx.folder.step(n))
         trained = _run_trainer(ctx, n, kept if is_asked else None)
     finally:
         if not stays:
@@ -130,8 +130,8 @@ def _run_trainer(ctx: Context, n: int, kept: KeptTrainer | None) -> dict[str, An
 def _environment(ctx: Context) -> dict[str, str]:
     """The trainer's, however it is run on this machine; a node has one of its own."""
     if ctx.config.cluster.used:
-        return dict(os.environ)
-    return computing(as_it_waits(ctx.folder.path, os.environ), ctx.config.engine)
+        return dict(ctx.environ)
+    return computing(as_it_waits(ctx.folder.path, ctx.environ), ctx.config.engine)
 
 
 def _inputs(ctx: Context, n: int) -> StepInputs:

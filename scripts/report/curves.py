@@ -26,7 +26,6 @@ from scripts.evidence.step_figures import (
     STOPS,
     STOPS_DONE,
     StepFigure,
-    by_step,
     curves,
 )
 from scripts.report import drawing
@@ -114,7 +113,7 @@ def _draw(
     steps: Sequence[StepSummary],
     evidence: Evidence | None,
 ) -> Drawn | None:
-    present = [line for line in lines if by_step(steps, line)]
+    present = [line for line in lines if any(line.read(s) is not None for s in steps)]
     if not present:
         return None
     picture, axes = drawing.make_small(HEIGHT)

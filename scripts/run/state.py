@@ -201,8 +201,10 @@ def _spared(reader: RunReader) -> float:
     if reader.n_steps != 2:
         return 0.0
     first = reader.step(1)
-    is_spared = "kl" in first.train and "reference" not in first.seconds
-    return REFERENCE_SHARE * first.seconds.get("gradient", 0.0) if is_spared else 0.0
+    if "kl" not in first.train or "reference" in first.seconds:
+        return 0.0
+    passes: int = (reader.manifest or {})["config"]["trainer"].get("passes", 1)
+    return REFERENCE_SHARE * first.seconds.get("gradient", 0.0) / passes
 
 
 def seconds_to_end(

@@ -39,7 +39,7 @@ from scripts.base.invocation import typeable
 from scripts.base.signals import Wish, listening
 from scripts.evidence.played import BASE
 from scripts.phases.context import Context
-from scripts.phases.make_player import player, renderer, serve
+from scripts.phases.make_player import player, serve_and_render
 from scripts.prepare.model import PACKAGED, default_model_dir
 from scripts.run.config import UNPROTECTED, RunConfig, read_config
 from scripts.run.folder import RunFolder, open_run
@@ -318,8 +318,8 @@ def play_base(
         # Serve the newest adapter too, as an evaluation does: a server without an adapter would be
         # a different one, and starting it takes a minute.
         newest = folder.finished_steps() - 1
-        servers = serve(ctx, None, BASE, {folder.version(newest): folder.adapter(newest)})
-        chat = renderer(ctx)
+        keep = {folder.version(newest): folder.adapter(newest)}
+        servers, chat = serve_and_render(ctx, None, BASE, keep)
 
         async def play() -> Trajectory:
             async with player(ctx, servers, chat, config.rollout.at(temperature)) as p:

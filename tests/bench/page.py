@@ -21,7 +21,7 @@ from tests.bench.measurements import Measurements, ratio_by_round
 from tests.bench.shapes import weights
 from tests.bench.work import Work
 
-NIGHT, MANY = ROOT / "runs" / "night-0", 3
+NIGHT, MANY = ROOT / "runs" / "night-3", 3
 """The committed night whose steps are shown, and how many of its first and last ones."""
 
 
@@ -371,9 +371,8 @@ def waterfall(night: Path) -> Table:
         ),
         (
             f"Means of `{night.parent.name}/{night.name}`, a default night at commit"
-            f" {versions['commit'][:7]}, without its evaluations. A step of the first ones plays 64"
-            " attempts that rarely end by themselves, a late one 64 short ones. Tests shared the"
-            " cores, and the trainer was loaded anew in some steps, as it is no longer.",
+            f" {versions['commit'][:7]} on idle cores, without its evaluations. A step of the first"
+            " ones plays 64 attempts that rarely end by themselves, a late one 64 short ones.",
         ),
     )
 

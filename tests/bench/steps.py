@@ -23,7 +23,6 @@ from rollout.transcript import ChatRenderer
 from scripts.base.events import Event
 from scripts.base.signals import Wish
 from scripts.phases.context import Context
-from scripts.phases.kept_trainer import begin_trainer
 from scripts.phases.make_player import serve
 from scripts.run import timings
 from scripts.run.config import read_config
@@ -77,8 +76,7 @@ def step_of(work: Work, folder: RunFolder, n: int = 1) -> Values:
     def served(by: int) -> None:
         config = read_config(folder.config)
         ctx = Context(folder, config, _told, Wish(), timings.Stopwatch(time.time()))
-        meanwhile = bind(begin_trainer, ctx)
-        serve(ctx, folder.adapter(by), folder.version(by), meanwhile=meanwhile)
+        serve(ctx, folder.adapter(by), folder.version(by), for_training=True)
 
     served(n - 1)
     watch = Stopwatch()

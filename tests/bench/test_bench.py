@@ -276,7 +276,7 @@ def test_a_late_step_is_shown_beside_an_early_one() -> None:
     assert 0 < late[1] < early[1]
     assert late[2] == pytest.approx(early[2], rel=0.3), "the same processes are started"
     assert "eval" not in seconds
-    assert table.columns[1:] == ("steps 1 to 3", "steps 27 to 29")
+    assert table.columns[1:] == ("steps 1 to 3", "steps 23 to 25")
 
 
 # --- the first step, then and now -----------------------------------------------------------------

@@ -121,6 +121,19 @@ def test_servers_load_side_by_side_unless_they_share_a_gpu(
     assert found == asked
 
 
+@pytest.mark.parametrize(
+    ("one_by_one", "before"),
+    [(False, ["begin a", "begin b"]), (True, ["begin a"])],
+)
+def test_what_is_done_meanwhile_is_done_before_the_first_is_waited_for(
+    one_by_one: bool, before: list[str]
+) -> None:
+    found: list[str] = []
+    servers = [Started(name, found) for name in "ab"]
+    _serve_all(servers, found.append, lambda: found.append("meanwhile"), one_by_one=one_by_one)
+    assert found[: len(before) + 1] == [*before, "meanwhile"]
+
+
 @pytest.mark.parametrize("kind", [Unavailable, Shortage])
 @pytest.mark.parametrize("step", ["begin", "finish", "prove"])
 def test_a_server_that_cannot_serve_or_lacks_memory_is_left_out_and_the_others_are_waited_for(

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from fieldkit.errors import Unavailable
+from fieldkit.gate.memory import GIB
 from fieldkit.process.ledger import LEDGER_FILE, Ledger
 from rollout.engine import preload, vllm_server
 from rollout.engine.engine_settings import EngineSettings
+from rollout.engine.leftovers import BESIDE
 from rollout.engine.lifecycle import Hotswap, Lifecycle, RunningServer
 from rollout.engine.replica import ENGINE
-from rollout.engine.server import Server
+from rollout.engine.server import Server, silent
 from rollout.engine.target import Target
 
 
@@ -157,3 +159,20 @@ def test_the_cause_is_told_and_not_that_a_process_of_the_server_failed(tmp_path:
     assert cause in vllm_server.last_error(log)
     log.write_text(f"{api}RuntimeError: Engine core initialization failed. See root cause above.\n")
     assert "Engine core initialization failed" in vllm_server.last_error(log)
+
+
+@pytest.mark.parametrize(("gpu", "wanted"), [(None, 3 * GIB), (80 * GIB, 5 * GIB)])
+def test_what_a_begun_trainer_holds_already_need_not_be_free(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, gpu: int | None, wanted: int
+) -> None:
+    """Beside a GPU with memory of its own it holds the host's, of which nothing is asked."""
+    ledger = Ledger(run_dir / LEDGER_FILE)
+    notes = {BESIDE: ENGINE}
+    trainer = ledger.announce("trainer", ["trainer"], run_dir / "log", notes)
+    ledger.started(trainer, os.getpid())
+    monkeypatch.setattr("fieldkit.gate.memory.gpu_total", lambda: gpu)
+    monkeypatch.setattr("fieldkit.gate.memory.held_by", lambda pid: 2 * GIB)
+    server = Server(run_dir, EngineSettings(trainer_gib=5.0), silent)
+    assert server._room_wanted == wanted
+    ledger.forget(trainer)
+    assert server._room_wanted == 5 * GIB

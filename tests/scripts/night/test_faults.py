@@ -298,7 +298,8 @@ def test_a_kept_trainer_that_is_killed_in_its_step_costs_a_load_and_no_step(
     calm: Night, night: Night
 ) -> None:
     with night.running() as loop:
-        night.until(loop, lambda: kill(night.folder.path, loop, Victim.TRAINER))
+        night.until(loop, lambda: trainer_of(night) is not None)
+        assert kill(night.folder.path, loop, Victim.TRAINER)
         assert loop.wait() == 0, night.said
     assert "ended in the middle of the step, which is taken anew" in night.said
     assert night.trained() == calm.trained()
@@ -321,12 +322,17 @@ def test_a_kept_trainer_that_hangs_in_its_step_is_ended_and_costs_no_step(
 
 
 def stop_trainer_of(night: Night) -> bool:
-    """SIGSTOP the trainer that runs; False where there is none."""
-    trainer = Ledger(night.folder.ledger).get(TRAINER)
-    if trainer is None or trainer.pid is None:
+    """SIGSTOP the trainer that takes a step; False where there is none."""
+    if (pid := trainer_of(night)) is None:
         return False
-    os.kill(trainer.pid, signal.SIGSTOP)
+    os.kill(pid, signal.SIGSTOP)
     return True
+
+
+def trainer_of(night: Night) -> int | None:
+    """The pid of a trainer that was asked for a step."""
+    trainer = Ledger(night.folder.ledger).get(TRAINER)
+    return trainer.pid if trainer is not None and not trainer.info.get("begun") else None
 
 
 @pytest.mark.slow

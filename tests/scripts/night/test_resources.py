@@ -22,9 +22,11 @@ import pytest
 from fieldkit.files.atomic import read_lines
 from fieldkit.gate.memory import GIB, available
 from fieldkit.limits import allow_open_files
+from fieldkit.process.ledger import LEDGER_FILE, Ledger
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.serve import find_engine, stop_engine
 from rollout.engine.vllm_server import is_cpu_build, memory_needed
+from scripts.phases.kept_trainer import TRAINER
 from tests.chaos.night import SITE, require_readable
 from tests.tiny_policy import write_run
 
@@ -263,6 +265,7 @@ def test_a_stranger_who_holds_the_engines_memory_is_named_and_left_alone(
     assert f"pid {stranger.pid} (" in refused.stderr
     assert "Nothing was ended" in refused.stderr
     assert find_engine(folder) is None
+    assert Ledger(folder / LEDGER_FILE).get(TRAINER) is None
     again = grpo("rollout", folder)
     stop_engine(folder)
     assert again.returncode == 0, again.stdout + again.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import signal
@@ -14,13 +15,22 @@ from typing import Any
 
 import pytest
 
+from fieldkit.errors import Shortage
 from fieldkit.gate.memory import GIB, Available
 from fieldkit.process.ledger import Ledger
-from fieldkit.process.owned import Owned, is_running, start_time, terminate, wait_ended
+from fieldkit.process.owned import (
+    Owned,
+    environment,
+    is_running,
+    start_time,
+    terminate,
+    wait_ended,
+)
 from rollout.engine.leftovers import end_beside
 from rollout.engine.preload import SPINS, WAIT_POLICY, waiting
 from rollout.engine.replica import ENGINE
 from rollout.engine.vllm_server import computing, memory_needed
+from scripts.base.events import Event, EventKind
 from scripts.base.quiet import Quiet
 from scripts.base.signals import Wish
 from scripts.phases import kept_trainer
@@ -30,6 +40,7 @@ from scripts.phases.kept_trainer import (
     KeptTrainer,
     as_it_waits,
     begin_trainer,
+    begun_for,
     stands_beside,
     stop_trainer,
 )
@@ -144,7 +155,8 @@ def loading(tmp_path: Path, policy: tuple[Path, Path]) -> Iterator[Context]:
     """A run of which a process that stands for its server has been launched."""
     run = RunFolder(write_run(tmp_path / "loading", *policy))
     ctx = Context(run, read_config(run.config), lambda event: None, Wish(), Stopwatch(0.0))
-    env = {**os.environ, WAIT_POLICY: "passive", SPINS: "77"}
+    ctx.environ = {n: v for n, v in os.environ.items() if n not in (WAIT_POLICY, SPINS)}
+    env = {**ctx.environ, WAIT_POLICY: "passive", SPINS: "77"}
     server = Ledger(run.ledger).launch(
         ENGINE, ["sleep", "600"], env=env, cwd=tmp_path, log=tmp_path / "engine.log", info={}
     )
@@ -157,11 +169,86 @@ def test_its_threads_wait_as_those_of_the_engine_that_loads(loading: Context) ->
     """The cores are in use by that start, which says nothing of the night."""
     begin_trainer(loading)
     assert owned(loading.folder).info["waits"] == {WAIT_POLICY: "passive", SPINS: "77"}
-    nobody_said = {n: v for n, v in os.environ.items() if n not in (WAIT_POLICY, SPINS)}
-    env = computing(as_it_waits(loading.folder.path, nobody_said), loading.config.engine)
+    env = computing(as_it_waits(loading.folder.path, loading.environ), loading.config.engine)
     asked = KeptTrainer(loading.folder.path, env)
     assert asked._usable() is not None, "the step would start another"
     assert asked.is_begun
+
+
+def test_what_an_environments_module_sets_makes_it_no_other_process(
+    loading: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A phase that plays imports it, and one that trains does not."""
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    begin_trainer(loading)
+    assert "TOKENIZERS_PARALLELISM" not in environment(owned(loading.folder).pid or 0)
+    step = computing(as_it_waits(loading.folder.path, loading.environ), loading.config.engine)
+    assert KeptTrainer(loading.folder.path, step)._usable() is not None
+
+
+def test_none_is_begun_where_no_server_of_the_run_came(loading: Context) -> None:
+    ledger = Ledger(loading.folder.ledger)
+    server = ledger.get(ENGINE)
+    assert server is not None
+    terminate(server, 5.0)
+    begin_trainer(loading)
+    assert ledger.get(TRAINER) is None
+    elsewhere = replace(loading.config.engine, replicas=0, urls=["http://box:1"])
+    loading.config = replace(loading.config, engine=elsewhere)
+    begin_trainer(loading)
+    assert KeptTrainer(loading.folder.path, {}).is_begun
+
+
+@pytest.mark.parametrize("came", [True, False])
+def test_one_that_was_begun_for_an_engine_that_did_not_come_ends(
+    loading: Context, came: bool
+) -> None:
+    server = Ledger(loading.folder.ledger).get(ENGINE)
+    assert server is not None
+
+    def serve() -> None:
+        with begun_for(loading.folder.path):
+            begin_trainer(loading)
+            if not came:
+                terminate(server, 5.0)
+            raise Shortage("no memory")
+
+    with pytest.raises(Shortage):
+        serve()
+    assert KeptTrainer(loading.folder.path, {}).is_begun is came
+
+
+def test_a_begin_that_fails_is_left_to_the_step(
+    loading: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Event] = []
+    loading.tell = told.append
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(kept_trainer, "new_scratch", full)
+    begin_trainer(loading)
+    assert [event.kind for event in told] == [EventKind.DETAIL]
+    assert "No space left" in told[0].text
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_server_that_loads_needs_its_memory_and_one_that_answers_has_it(
+    loading: Context, replicas: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = replace(loading.config.engine, replicas=replicas)
+    loading.config = replace(loading.config, engine=engine)
+    need = replicas * memory_needed(loading.model_dir(), engine)
+    monkeypatch.setattr("fieldkit.gate.memory.available", lambda: Available(need + GIB // 4, None))
+    begin_trainer(loading)
+    ledger = Ledger(loading.folder.ledger)
+    assert ledger.get(TRAINER) is None
+    server = ledger.get(ENGINE)
+    assert server is not None
+    ledger.record(replace(server, info={"lifecycle": "hotswap"}))
+    begin_trainer(loading)
+    assert KeptTrainer(loading.folder.path, {}).is_begun
 
 
 @pytest.mark.parametrize(
@@ -178,15 +265,6 @@ def test_none_is_begun_where_a_step_would_not_ask_it(
 ) -> None:
     changed = replace(getattr(loading.config, table), **keys)
     loading.config = replace(loading.config, **{table: changed})
-    begin_trainer(loading)
-    assert Ledger(loading.folder.ledger).get(TRAINER) is None
-
-
-def test_none_is_begun_in_memory_that_the_engine_needs(
-    loading: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    need = memory_needed(loading.model_dir(), loading.config.engine)
-    monkeypatch.setattr("fieldkit.gate.memory.available", lambda: Available(need + GIB // 4, None))
     begin_trainer(loading)
     assert Ledger(loading.folder.ledger).get(TRAINER) is None
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fieldkit.errors import Unavailable
+from fieldkit.errors import Shortage, Unavailable
 from fieldkit.files.atomic import write_json
 from rollout.cluster.cluster_settings import ClusterSettings
 from rollout.cluster.placed import LOST
@@ -35,6 +35,7 @@ from scripts.phases.train import (
 from scripts.run.config import RunConfig
 from scripts.run.folder import RunFolder
 from scripts.run.timings import Stopwatch
+from tests.scripts.made_night import summary
 from trainer.inputs import StepInputs
 from trainer.persistent import Request
 from trainer.settings import TrainerSettings
@@ -118,6 +119,84 @@ def test_the_trainer_stays_where_no_server_needs_its_room(
     ctx = context(tmp_path, 0.0, [])
     ctx.config = replace(ctx.config, engine=EngineSettings(**engine))  # type: ignore[arg-type]
     assert _stays(ctx) == stays
+
+
+# -- a trainer that was begun ----------------------------------------------------------------------
+
+
+class Begun(KeptTrainer):
+    """One that was begun, and what became of it."""
+
+    ends = 0
+
+    @property
+    def is_begun(self) -> bool:
+        return not self.ends
+
+    @property
+    def held(self) -> int:
+        return 0
+
+    def stop(self) -> int:
+        Begun.ends += 1
+        return 1
+
+
+@pytest.fixture
+def due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
+    """A run whose first step is to be trained, beside no engine, and whose trainer was begun."""
+    ctx = context(tmp_path / "night", 0.0, [])
+    ctx.folder.step(1).mkdir(parents=True)
+    ctx.folder.bundle(1).touch()
+    monkeypatch.setattr(Begun, "ends", 0)
+    monkeypatch.setattr(train, "KeptTrainer", Begun)
+    monkeypatch.setattr(train, "next_step", lambda ctx: 1)
+    monkeypatch.setattr(train, "_environment", lambda ctx: {})
+    monkeypatch.setattr(train, "_finish", lambda ctx, n, trained: summary(1, 1))
+    monkeypatch.setattr(Context, "engine", lambda ctx: ctx.config.engine)
+    return ctx
+
+
+@pytest.mark.parametrize(
+    ("table", "keys", "is_asked"),
+    [
+        ("engine", {}, True),
+        ("engine", {"keep_trainer": False}, False),
+        ("trainer", {"processes": 2}, False),
+        ("cluster", {"kind": "ray"}, False),
+    ],
+)
+def test_a_begun_one_takes_the_step_where_one_may_be_kept_and_ends_with_it(
+    due: Context,
+    table: str,
+    keys: dict[str, Any],
+    is_asked: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changed = replace(getattr(due.config, table), **keys)
+    due.config = replace(due.config, **{table: changed})
+    asked: list[bool] = []
+    monkeypatch.setattr(train, "_run_trainer", lambda ctx, n, kept: asked.append(kept is not None))
+    train.train(due)
+    assert asked == [is_asked]
+    assert Begun.ends, "its memory is the next engine's"
+
+
+def test_a_begun_one_ends_with_a_step_that_fails_and_where_no_memory_comes_back(
+    due: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise Shortage("no memory")
+
+    monkeypatch.setattr(train, "_run_trainer", fails)
+    with pytest.raises(Shortage):
+        train.train(due)
+    assert Begun.ends == 1
+    monkeypatch.setattr(Begun, "ends", 0)
+    monkeypatch.setattr(train, "release_memory", fails)
+    with pytest.raises(Shortage):
+        train.train(due)
+    assert Begun.ends == 1
 
 
 # -- a trainer that hangs --------------------------------------------------------------------------
