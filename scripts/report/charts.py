@@ -6,6 +6,7 @@ they are never read as markup.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -32,6 +33,8 @@ POOL_ROWS = 60
 
 LABEL_CHARS = 30
 
+LEGEND_COLUMNS = 3
+
 WIDE_BAR = 0.25
 """A bar with a larger share of the wall time has room for its text."""
 
@@ -47,7 +50,8 @@ class Difference:
 
 def differences(rows: Sequence[Difference], unit: str) -> Markup:
     """Differences from the reference as dots with 95 % intervals, and a line at zero."""
-    figure, axes = drawing.make_figure(drawing.WIDE_WIDTH, 0.75 + ROW_HEIGHT * len(rows))
+    labels = [_label(row.label) for row in rows]
+    figure, axes = drawing.make_rows(labels, 0.75 + ROW_HEIGHT * len(rows))
     axes.axvline(0, color=MUTED, linewidth=1)
     for y, row in enumerate(rows):
         colour = {1: GREEN, -1: RED, 0: MUTED}[row.sign]
@@ -55,18 +59,9 @@ def differences(rows: Sequence[Difference], unit: str) -> Markup:
         if interval is not None:
             axes.plot([100 * interval.low, 100 * interval.high], [y, y], color=colour, lw=2)
         axes.plot([value], [y], "o", color=colour, markersize=5)
-    _rows(axes, [row.label for row in rows])
     axes.set_xlabel(unit)
     axes.grid(axis="x")
     return drawing.as_svg(figure, f"Differences with 95 % intervals, {unit}")
-
-
-def _rows(axes: Axes, labels: Sequence[str]) -> None:
-    """Label the rows, the first at the top."""
-    axes.set_yticks(range(len(labels)), [_label(text) for text in labels], color=INK)
-    axes.set_ylim(len(labels) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
 
 
 def _label(text: str) -> str:
@@ -77,13 +72,13 @@ def _label(text: str) -> str:
 
 def waterfall(wall: WallTime) -> Markup:
     """One bar per part: each begins where the previous one ends; together they are the wall."""
-    figure, axes = drawing.make_figure(drawing.WIDE_WIDTH, 0.6 + ROW_HEIGHT * len(wall.parts))
+    labels = [_label(part.name) for part in wall.parts]
+    figure, axes = drawing.make_rows(labels, 0.6 + ROW_HEIGHT * len(labels))
     began = 0.0
     for y, part in enumerate(wall.parts):
         axes.barh(y, part.seconds / 60, left=began / 60, height=0.62, color=BLUE)
         _bar_text(axes, y, began, part, wall.wall)
         began += part.seconds
-    _rows(axes, [part.name for part in wall.parts])
     axes.set_xlim(0, 1.02 * wall.wall / 60)
     axes.set_xlabel("minutes")
     axes.grid(axis="x")
@@ -124,7 +119,11 @@ ENDINGS = (
 def endings(stops: Mapping[str, Mapping[str, int]]) -> Markup:
     """Stop reasons as shares of each arm's attempts."""
     present = [(r, c) for r, c in ENDINGS if any(s.get(r.value) for s in stops.values())]
-    figure, axes = drawing.make_figure(drawing.WIDE_WIDTH, 0.9 + ROW_HEIGHT * len(stops))
+    figure, axes = drawing.make_rows(
+        [_label(arm) for arm in stops],
+        0.9 + ROW_HEIGHT * len(stops),
+        legend=math.ceil(len(present) / LEGEND_COLUMNS),
+    )
     begun = [0.0] * len(stops)
     totals = [max(1, sum(counts.values())) for counts in stops.values()]
     for reason, colour in present:
@@ -132,10 +131,9 @@ def endings(stops: Mapping[str, Mapping[str, int]]) -> Markup:
         shares = [100 * counts.get(reason.value, 0) / total for counts, total in pairs]
         axes.barh(range(len(stops)), shares, left=begun, height=0.62, color=colour, label=reason)
         begun = [a + b for a, b in zip(begun, shares, strict=True)]
-    _rows(axes, list(stops))
     axes.set_xlim(0, 100)
     axes.set_xlabel("% of attempts")
-    figure.legend(loc="outside upper center", ncols=3)
+    figure.legend(loc="upper center", ncols=LEGEND_COLUMNS, borderaxespad=0.0)
     return drawing.as_svg(figure, "Why attempts ended")
 
 
@@ -148,7 +146,8 @@ def pool_history(history: PoolHistory, tasks: Sequence[str]) -> Markup | None:
     rows = [t for t in tasks if t in seen][:POOL_ROWS]
     if not rows:
         return None
-    figure, axes = drawing.make_figure(drawing.WIDE_WIDTH, 0.9 + 0.18 * len(rows))
+    labels = [_label(task) for task in rows]
+    figure, axes = drawing.make_rows(labels, 0.9 + 0.18 * len(rows), legend=1, size=7.5)
     for signal, mark in SIGNAL_MARKS.items():
         points = [(s, y) for y, t in enumerate(rows) for s, found in seen[t] if found is signal]
         axes.plot(
@@ -160,9 +159,7 @@ def pool_history(history: PoolHistory, tasks: Sequence[str]) -> Markup | None:
             color=drawing.SIGNAL_COLOURS[signal],
             label=signal.value.lower(),
         )
-    _rows(axes, rows)
-    axes.tick_params(axis="y", labelsize=7.5)
     axes.grid(axis="y", color=GRID, linewidth=0.4)
     drawing.whole_steps(axes)
-    figure.legend(loc="outside upper center", ncols=3)
+    figure.legend(loc="upper center", ncols=LEGEND_COLUMNS, borderaxespad=0.0)
     return drawing.as_svg(figure, "What each task of the pool could teach, by step")
