@@ -344,7 +344,7 @@ class Server:
     def _room_wanted(self) -> int:
         """Bytes that have to be free beside it, for the trainer and servers that are loading; those
         load into the host's memory, which does not count where a GPU has its own. What a trainer
-        that was begun already holds of it is not free."""
+        that runs already holds need not be free."""
         trainer = trainer_bytes(self.settings)
         if memory.gpu_total() is not None:
             return trainer

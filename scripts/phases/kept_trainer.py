@@ -211,8 +211,10 @@ def begin_trainer(ctx: Context) -> None:
     from rollout.engine.serve import find_servers
     from rollout.engine.vllm_server import computing, memory_needed
 
-    engine = ctx.config.engine
+    engine, running = ctx.config.engine, Ledger(ctx.folder.ledger).get(TRAINER)
     if ctx.config.run.overlap or not may_be_kept(ctx.config):
+        return
+    if running is not None and is_running(running):
         return
     servers = find_servers(ctx.folder.path)
     if engine.replicas and not servers:
@@ -232,8 +234,8 @@ def begin_trainer(ctx: Context) -> None:
 
 @contextlib.contextmanager
 def begun_for(run_dir: Path) -> Iterator[None]:
-    """End a trainer that was begun inside the block for an engine that did not come: it holds
-    memory that the next try may lack."""
+    """Where the block fails and no server of the run is left, end a trainer that was asked for no
+    step yet: it holds memory that the next try may lack."""
     try:
         yield
     except BaseException:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -42,15 +42,22 @@ def serve(
     keep: Mapping[str, Path] | None = None,
     *,
     for_training: bool = False,
+    meanwhile: Callable[[], object] | None = None,
 ) -> tuple[Served, ...]:
     """Have the run's engine serve `adapter` (None: the base model), and journal the result; the
     servers that do, at least one.
 
-    for_training: a step follows, whose trainer is begun meanwhile. If lifecycle is "auto", a note
-    says which lifecycle a new server uses, and why.
+    for_training: a step follows, whose trainer is begun meanwhile. meanwhile: as `ensure_engine`'s.
+    If lifecycle is "auto", a note says which lifecycle a new server uses, and why.
     """
     before = {owned.pid for owned in find_servers(ctx.folder.path)}
-    more = {"meanwhile": functools.partial(begin_trainer, ctx)} if for_training else {}
+
+    def beside() -> None:
+        if for_training:
+            begin_trainer(ctx)
+        if meanwhile is not None:
+            meanwhile()
+
     with ctx.watch.part("engine"), begun_for(ctx.folder.path):
         servers = ctx.waiting(
             lambda: ensure_engine(
@@ -62,7 +69,7 @@ def serve(
                 ctx.say,
                 keep=keep,
                 make=_make_server(ctx),
-                **more,
+                meanwhile=beside,
             )
         )
     for served in servers:
@@ -106,12 +113,17 @@ def serve_and_render(
     *,
     for_training: bool = False,
 ) -> tuple[tuple[Served, ...], ChatRenderer]:
-    """`serve`, and the `renderer`, which is imported while the engine loads or swaps."""
+    """`serve`, and the `renderer`, which is imported while the engine loads or proves."""
     with ThreadPoolExecutor(1) as beside:
-        chat = beside.submit(chat_renderer, ctx.config.model, ctx.model_dir())
-        servers = serve(ctx, adapter, version, keep, for_training=for_training)
+
+        @functools.cache  # `meanwhile` may be called several times
+        def chat() -> Future[ChatRenderer]:
+            return beside.submit(chat_renderer, ctx.config.model, ctx.model_dir())
+
+        # Not before: an engine looks whether the cores are free, and this takes one.
+        servers = serve(ctx, adapter, version, keep, for_training=for_training, meanwhile=chat)
         with ctx.watch.part("startup"):
-            return servers, chat.result()
+            return servers, chat().result()
 
 
 @asynccontextmanager

@@ -122,7 +122,7 @@ def make_rows(
     figure, axes = _make(WIDE_WIDTH, height)
     longest = _longest(labels, size) + rcParams["ytick.major.pad"] / POINTS
     figure.subplots_adjust(
-        left=(MARGIN + longest) / WIDE_WIDTH,
+        left=min(MARGIN + longest, WIDE_WIDTH - 1) / WIDE_WIDTH,
         right=1 - HALF_NUMBER / WIDE_WIDTH,
         bottom=BOTTOM / height,
         top=1 - (TOP * legend or MARGIN) / height,

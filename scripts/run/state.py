@@ -198,12 +198,12 @@ def read_measured(folder: RunFolder, files: RunFiles, reader: RunReader | None =
 def _spared(reader: RunReader) -> float:
     """Seconds of the reference's logprobs, which a first step is spared where it has a KL: it
     begins at the reference. Once a second step was measured nothing has to be expected."""
-    if reader.n_steps != 2:
+    if reader.manifest is None or reader.n_steps != 2:
         return 0.0
     first = reader.step(1)
     if "kl" not in first.train or "reference" in first.seconds:
         return 0.0
-    passes: int = (reader.manifest or {})["config"]["trainer"].get("passes", 1)
+    passes: int = reader.manifest["config"]["trainer"].get("passes", 1)
     return REFERENCE_SHARE * first.seconds.get("gradient", 0.0) / passes
 
 

@@ -18,10 +18,10 @@ from fieldkit.codec import encode
 from fieldkit.files.atomic import write_text
 from fieldkit.records import Task
 from tests.bench import child
+from tests.bench.letters import GAME, REWARD
 from tests.bench.measurements import Measurements, Values, in_turn
 from tests.bench.steps import run_of, step_of
 from tests.bench.trainers import trainer_environment
-from tests.bench.trl_step import GAME, REWARD
 from tests.bench.work import Work
 
 PART = "step of a tool environment"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,24 +19,14 @@ import typer
 from fieldkit.files.json_text import parse_json
 from rollout.envs.user_code import load
 from scripts.base.checkout import ROOT
+from tests.bench.letters import GAME, letters
 from trainer.scoring.policy import serving_dtype, training_dtype
-
-GAME = "docs/styles/guess_trl.py:Guess"
-REWARD = "tests/bench/trl_step.py:letters"
-"""As run.toml names them."""
 
 LENGTH = "completions/mean_length"
 """What TRL calls the mean number of sampled ids."""
 
 EPISODES_A_PASS = 4
 """Of a forward pass; a step accumulates over as many passes as its episodes need."""
-
-
-def letters(completions: Sequence[Sequence[dict[str, Any]]], **columns: Any) -> list[float]:
-    """The share of the letter e in the first reply. Attempts of a task differ in it, so that there
-    is something to train on, whatever an untrained model does with the tool."""
-    replies = [str(c[0].get("content") or "") if c else "" for c in completions]
-    return [reply.count("e") / max(1, len(reply)) for reply in replies]
 
 
 def main(

@@ -2,8 +2,9 @@
 
 On a CPU. Plays the bench's rollout, all attempts in flight, by turns on a server as a run starts it
 and on one with each string of flags added, which vLLM reads last; `--no-enforce-eager` also lets
-torch compile. Prints seconds, ids sampled in a second, and the share of prompt ids that were read
-anew. Flags with which vLLM does not start are told and left out.
+torch compile what vLLM lets it, which with LoRA is no model. Prints seconds, ids sampled in a
+second, and the share of prompt ids that were read anew. Flags with which vLLM does not start are
+told and left out.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from fieldkit.eval.stats import Estimate, Interval
 from scripts.report import charts, drawing
@@ -85,3 +86,15 @@ def test_a_reward_below_zero_is_not_cut_off(rewards: tuple[float, ...]) -> None:
     night = [replace(summary(n, 2), mean_reward=r) for n, r in enumerate(rewards, start=1)]
     (found,) = [d for d in draw_curves(night, None) if d.title == "Reward"]
     assert "−0." in found.svg, "the axis has numbers below zero"
+
+
+@pytest.mark.parametrize("label", ["", "W" * 30, "‱" * 30])
+@pytest.mark.parametrize("legend", [0, 1, 2])
+def test_rows_have_room_for_their_labels(label: str, legend: int) -> None:
+    figure, axes = drawing.make_rows([label], 1.15, legend=legend)
+    axes.set_xlabel("points")
+    box = axes.get_tightbbox(FigureCanvasAgg(figure).get_renderer())
+    assert box is not None
+    assert box.y0 >= 0
+    assert box.x1 <= figure.bbox.width
+    assert box.x0 >= 0 or label == "‱" * 30, "that one is cut, and no error"

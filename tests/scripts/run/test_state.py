@@ -158,6 +158,8 @@ def test_after_a_first_step_that_was_spared_the_reference_the_next_is_expected_t
     manifest["config"]["trainer"]["passes"] = 2  # of which the reference's logprobs serve both
     night.folder.manifest.write_text(json.dumps(manifest))
     assert read_measured(night.folder, files).next_step_seconds == 80 + 0.43 * 15
+    night.folder.manifest.unlink()  # the start says that it is gone
+    assert read_measured(night.folder, files).next_step_seconds == 80
     later = make_night(tmp_path / "later", n_steps=2)
     measured = read_measured(later.folder, read_files(later.folder, later.config))
     assert measured.next_step_seconds == 80
