@@ -87,16 +87,15 @@ class KeptTrainer:
     def begin(self) -> None:
         """Start it, unless one runs. It imports its libraries until it is asked, and outlives a
         server until then."""
-        owned = self._ledger.get(TRAINER)
-        if owned is None or not is_running(owned):
+        if running(self._ledger) is None:
             self.stop()
             self._start(**{OUTLIVES: True, _BEGUN: True})
 
     @property
     def is_begun(self) -> bool:
         """Whether there is one that was asked for no step yet, so that it has no model."""
-        owned = self._ledger.get(TRAINER)
-        return owned is not None and is_running(owned) and bool(owned.info.get(_BEGUN))
+        owned = running(self._ledger)
+        return owned is not None and bool(owned.info.get(_BEGUN))
 
     def ask(
         self, request: str, on_line: Callable[[str], None], stop_asked: Callable[[], bool]
@@ -137,8 +136,8 @@ class KeptTrainer:
         """The socket of one that runs and that today's code and environment would start. Without
         its socket, which something may have removed from the temporary folder, nobody can ask it
         anything."""
-        owned = self._ledger.get(TRAINER)
-        if owned is not None and is_running(owned) and owned.info.get("code") == self._code():
+        owned = running(self._ledger)
+        if owned is not None and owned.info.get("code") == self._code():
             path = str(owned.info["socket"])
             if Path(path).is_socket():
                 return path
@@ -191,11 +190,17 @@ class KeptTrainer:
     def held(self) -> int:
         """Bytes that it holds now of the memory for tensors: the GPU's where that has its own, else
         the host's, which also has what a GPU counts. 0 without a trainer."""
-        owned = self._ledger.get(TRAINER)
-        if owned is None or owned.pid is None or not is_running(owned):
+        owned = running(self._ledger)
+        if owned is None or owned.pid is None:
             return 0
         on_gpu = max(memory.gpu_held_by([owned.pid]), int(owned.info.get(_ON_GPU, 0)))
         return on_gpu if memory.gpu_total() is not None else memory.held_by(owned.pid) + on_gpu
+
+
+def running(ledger: Ledger) -> Owned | None:
+    """The entry of a run's kept trainer, where its process runs."""
+    owned = ledger.get(TRAINER)
+    return owned if owned is not None and is_running(owned) else None
 
 
 def may_be_kept(config: RunConfig) -> bool:
@@ -211,10 +216,10 @@ def begin_trainer(ctx: Context) -> None:
     from rollout.engine.serve import find_servers
     from rollout.engine.vllm_server import computing, memory_needed
 
-    engine, running = ctx.config.engine, Ledger(ctx.folder.ledger).get(TRAINER)
+    engine = ctx.config.engine
     if ctx.config.run.overlap or not may_be_kept(ctx.config):
         return
-    if running is not None and is_running(running):
+    if running(Ledger(ctx.folder.ledger)) is not None:
         return
     servers = find_servers(ctx.folder.path)
     if engine.replicas and not servers:
@@ -257,8 +262,8 @@ def as_it_waits(
     `cores_are_free`.
     """
     ledger = Ledger(run_dir / LEDGER_FILE)
-    owned = ledger.get(TRAINER)
-    if owned is None or not is_running(owned) or {WAIT_POLICY, SPINS} & environment.keys():
+    owned = running(ledger)
+    if owned is None or {WAIT_POLICY, SPINS} & environment.keys():
         return dict(environment)
     waits: dict[str, str] = owned.info.get(_WAITS, {})
     if sleeps_for_now(environment, waits):

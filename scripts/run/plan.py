@@ -24,7 +24,7 @@ task)."""
 
 REFERENCE_SHARE = 0.43
 """Of a gradient's seconds, what the reference's logprobs take: 525 of 1,214 ids a second
-(docs/PERFORMANCE.md). Only for the step after a first one, which is spared them."""
+(`make bench` at db06833). Only for the step after a first one, which is spared them."""
 
 PAGE_SECONDS = 20.0
 """What is left of a night with a deadline for the tables and the page."""
