@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _PROCESS_BYTES = GIB // 2  # interpreter and libraries: 0.42 to 0.47 GiB, measured
 _STARTER_BYTES = GIB // 5  # torchrun's own process: 0.16 GiB, measured
 # Float32 scores, probabilities and two temporaries on a GPU. A CPU has them of a block at a time;
-# in parallel, two micro-batches of 768 tokens peaked at 0.94 of the forecast, of 1,024 at 0.99.
+# in parallel, two micro-batches of 1,024 tokens peaked at 0.99 of the forecast.
 _LOGIT_BUFFERS = 4 * 4 * CHUNK_ELEMENTS
 _FLOAT32 = 4
 

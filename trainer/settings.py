@@ -19,7 +19,6 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json
 from fieldkit.gate.memory import gpu_names
-from fieldkit.gate.processor import cpu_features
 from fieldkit.settings import Change, Choice, Follows, Unit, read, settings
 from fieldkit.training.objectives import Normalisation
 from trainer.objective import OBJECTIVES, Band
@@ -32,11 +31,10 @@ CHUNK_ELEMENTS = 16_000_000
 """Logits held at a time: 64 MB in float32, several buffers of which are alive at once."""
 
 
-CPU_TOKENS, AMX_TOKENS, GPU_TOKENS = 768, 1024, 4096
-"""Default micro-batches; on a CPU there is one on each core. On two cores of an EPYC 768 are as
-fast as 1,024, with 0.3 GB less; one after the other on both, the gradient of 32 attempts took 33 s
-at 1,024 and 42 s at 4,096. With AMX products of more rows pay: one after the other 2,048 took 0.86
-of the time of 1,024. `tests/trainer/microbatch_price.py` measures it."""
+CPU_TOKENS, GPU_TOKENS = 1024, 4096
+"""Default micro-batches; on a CPU there is one on each core. More attempts that begin alike are
+together in a larger one: on two cores of an EPYC the gradients of four bundles take 0.94 of the
+time at 768, with 0.2 GB more. `tests/trainer/microbatch_price.py` measures it."""
 
 
 @settings(
@@ -91,8 +89,8 @@ class TrainerSettings:
     tokens_per_microbatch: Annotated[PositiveInt | None, Unit("tokens"), Change.MACHINE] = None
     """Input tokens of one forward pass, with padding; tokens that episodes share count once. A
     longer episode is a pass of its own. Memory grows with it; on a CPU each core, up to four, has a
-    pass of its own. Left out: 768 on a CPU, 1,024 on one with AMX, 4,096 on a GPU; a run keeps its
-    first value, because another one changes the last bits of sums."""
+    pass of its own. Left out: 1,024 on a CPU, 4,096 on a GPU; a run keeps its first value, because
+    another one changes the last bits of sums."""
     dtype: TrainingDtype = "auto"
     """Dtype of the base's weights: bf16, fp32, or auto (bf16 on a GPU; on a CPU the faster one)."""
     serving_dtype: Annotated[ServingDtype, Follows("engine.dtype")] = "auto"
@@ -180,12 +178,8 @@ class TrainerSettings:
         return self.tokens_per_microbatch or self.tokens_on(cuda_devices())
 
     def tokens_on(self, devices: int) -> int:
-        """The default of `tokens_per_microbatch` with so many CUDA devices; of a machine without
-        one it is that of this processor."""
-        if devices:
-            return GPU_TOKENS
-        multiplied = self.dtype != "fp32" and self.serving_dtype in ("auto", "bfloat16")
-        return AMX_TOKENS if multiplied and "amx_bf16" in cpu_features() else CPU_TOKENS
+        """The default of `tokens_per_microbatch` with so many CUDA devices."""
+        return GPU_TOKENS if devices else CPU_TOKENS
 
     @property
     def world_size(self) -> int:

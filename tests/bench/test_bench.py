@@ -226,8 +226,8 @@ def test_the_work_is_the_documents_8_tasks_with_4_attempts_at_each() -> None:
 def test_activations_that_are_computed_again_have_rows_of_their_own() -> None:
     rows = trainers.sizes("bfloat16")
     assert rows["256 tokens, bf16, computed again"]["gradient_checkpointing"]
-    assert "gradient_checkpointing" not in rows["768 tokens, bf16"]
-    assert rows["768 tokens, fp32"]["serving_dtype"] == "float32"
+    assert "gradient_checkpointing" not in rows["1,024 tokens, bf16"]
+    assert rows["1,024 tokens, fp32"]["serving_dtype"] == "float32"
 
 
 def test_the_rebuilds_libraries_keep_as_many_kernels_as_they_do_by_themselves(

@@ -24,7 +24,7 @@ from trainer.settings import CPU_TOKENS
 PART, SIZES = "trainer", "trainer by micro-batch and dtype"
 OURS, PLAIN, LIMIT = "ours", "plain rebuild", "matrix products"
 KINDS = {OURS: "ours", PLAIN: "plain", LIMIT: "matmul"}
-MICRO_BATCHES = (512, CPU_TOKENS, 1024, 2048)
+MICRO_BATCHES = (512, 768, CPU_TOKENS, 2048)
 CHECKPOINTED = (256, CPU_TOKENS)
 DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 """Of the trainer, and of the server that it follows."""

@@ -29,7 +29,7 @@ from trainer.gradient import accumulate_gradient
 from trainer.progress import Lines
 from trainer.scoring.micro_batch import micro_batches
 from trainer.scoring.policy import load_policy
-from trainer.settings import AMX_TOKENS, CPU_TOKENS, TrainerSettings
+from trainer.settings import TrainerSettings
 
 PROMPT, TURNS, TURN, REPLY = 110, 8, 29, 10
 """Tokens of a task's prompt; turns of an episode; tokens of a turn and those that are sampled."""
@@ -49,7 +49,7 @@ def main(
     batch = _batch([_segment(drawn, n, policy.vocabulary) for n in range(segments)])
     if bundle is not None:
         batch = collect(read_bundle(bundle), TrainerSettings(kl_coef=0.0))
-    kinds = ((1024, 1), (2048, 1), (CPU_TOKENS, policy.at_once), (AMX_TOKENS, policy.at_once))
+    kinds = ((1024, 1), (2048, 1), (768, policy.at_once), (1024, policy.at_once))
     seconds: dict[tuple[int, int], list[float]] = {kind: [] for kind in kinds}
     gradients: dict[tuple[int, int], torch.Tensor] = {}
     for number in range(rounds + 1):

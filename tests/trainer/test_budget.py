@@ -32,7 +32,7 @@ from trainer.budget import (
 from trainer.scoring import shared_prefix
 from trainer.scoring.micro_batch import Micro, copies, micro_batches, tensors, tokens
 from trainer.scoring.policy import Policy, load_policy
-from trainer.scoring.shared_prefix import Family
+from trainer.scoring.shared_prefix import Row
 from trainer.settings import TrainerSettings
 
 SETTINGS = TrainerSettings(serving_dtype="float32")
@@ -111,7 +111,7 @@ def test_enough_memory_is_enough(tiny_model: Path, batches: tuple[Micro, ...]) -
 def test_a_shortage_names_a_budget_that_then_fits(
     tiny_model: Path, batches: tuple[Micro, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    longest = batches[0][0].n_inputs
+    longest = max(s.n_inputs for batch in batches for s in batch)
     per_token = a_token(tiny_model)
     with_room(monkeypatch, needed(tiny_model) + (longest + 3) * per_token)
     with pytest.raises(Shortage) as error:
@@ -444,9 +444,12 @@ def test_a_token_keeps_what_the_model_saves_for_its_backward_pass(
     dtype = {2: torch.bfloat16, 4: torch.float32}[item_bytes]
     info = read_adapter(make_adapter(a_model, tmp_path / "lora", seed=1, targets=targets))
     policy = load_policy(a_model, info, dtype, gradient_checkpointing=False)
-    ids, alone = torch.zeros(1, 256, dtype=torch.long), [Family(0, 0, (128, 128))]
+    ids, alone = (
+        torch.zeros(1, 256, dtype=torch.long),
+        Row.of([(*range(128),), (*range(128, 256),)]),
+    )
     a_token = saved_bytes(
-        policy, lambda: policy.model(input_ids=ids, logits_to_keep=1, families=alone)
+        policy, lambda: policy.model(input_ids=ids, logits_to_keep=1, row=alone)
     ) / (2 * 128)
     forecast = activation_bytes(
         a_model,
@@ -524,7 +527,7 @@ def budget(
 def test_after_a_kill_the_budget_is_what_fits_and_makes_every_micro_batch_as_small(
     tiny_model: Path, batches: tuple[Micro, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    longest = batches[0][0].n_inputs
+    longest = max(s.n_inputs for batch in batches for s in batch)
     found = budget(tiny_model, batches, monkeypatch, fit=longest + 3)
     assert found.smaller == longest + 3
     smaller = TrainerSettings(tokens_per_microbatch=found.smaller)
@@ -548,7 +551,7 @@ def test_after_a_kill_a_budget_below_the_longest_segment_helps_where_two_were_co
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     alone = tuple((s,) for batch in batches for s in batch)
-    longest = max(s.n_inputs for s in (s for batch in batches for s in batch))
+    longest = max(s.n_inputs for batch in batches for s in batch)
     found = budget(tiny_model, alone, monkeypatch, fit=10**6)
     assert found.largest == longest
     assert found.smaller == found.least == -(-longest // 2)
@@ -587,7 +590,7 @@ def test_after_a_kill_each_of_two_processes_has_half_of_the_memory(
 def test_there_is_no_smaller_budget_where_the_longest_segment_does_not_fit(
     tiny_model: Path, batches: tuple[Micro, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    longest = batches[0][0].n_inputs
+    longest = max(s.n_inputs for batch in batches for s in batch)
     assert budget(tiny_model, batches, monkeypatch, fit=longest - 1).smaller is None
     assert budget(tiny_model, batches, monkeypatch, fit=longest).smaller == longest
 

@@ -91,30 +91,16 @@ def see(monkeypatch: pytest.MonkeyPatch, visible: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "visible", "features", "tokens"),
-    [
-        ([], None, {"avx2"}, 768),
-        ([], None, {"avx2", "amx_bf16"}, 1024),
-        (["GB10"], None, {"amx_bf16"}, 4096),
-        (["GB10"], "", {"avx2"}, 768),
-        ([], "0", {"avx2"}, 768),
-    ],
+    ("gpus", "visible", "tokens"),
+    [([], None, 1024), (["GB10"], None, 4096), (["GB10"], "", 1024), ([], "0", 1024)],
 )
-def test_the_default_micro_batch_follows_the_processor_and_the_device_that_cuda_finds(
-    gpus: list[str],
-    visible: str | None,
-    features: set[str],
-    tokens: int,
-    monkeypatch: pytest.MonkeyPatch,
+def test_the_default_micro_batch_follows_the_device_that_cuda_finds(
+    gpus: list[str], visible: str | None, tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trainer.settings.gpu_names", lambda: gpus)
-    monkeypatch.setattr("trainer.settings.cpu_features", lambda: features)
     see(monkeypatch, visible)
     assert TrainerSettings().microbatch_tokens == tokens
     assert TrainerSettings(tokens_per_microbatch=7).microbatch_tokens == 7
-    if not gpus:  # AMX has no products of float32
-        assert TrainerSettings(dtype="fp32").microbatch_tokens == 768
-        assert TrainerSettings(serving_dtype="float16").microbatch_tokens == 768
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """Which segments of a bundle each rank scores.
 
-A rank waits for the one that has most to do, so the ranks get about as many tokens each. Episodes
-of a task share a prompt (`trainer.scoring.shared_prefix`), which every rank that has one of them
-computes anew, so they stay together where that leaves the ranks balanced.
+A rank waits for the one that has most to do, so the ranks get about as many tokens each. Segments
+that begin alike share that in a row (`trainer.scoring.shared_prefix`), and every rank that has one
+of them computes it anew, so they stay together where that leaves the ranks balanced.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from trainer.batch import Segment
 from trainer.scoring.micro_batch import pieces, tokens
 
-_PIECES = 3
-"""A rank's fair share has at least so many pieces, where segments are short enough. Of 1 to 12, 2
-to 4 left the fullest rank the least: with 3 it had, on the first and the last bundle of a night,
-1.00 times the fair share of one process's tokens for 2 ranks, 1.05 and 1.08 for 4, 1.11 and 1.17
-for 8, what ranks compute twice included."""
+_PIECES = 4
+"""A rank's fair share has at least so many pieces, where segments are short enough. Of 1 to 12, 4
+and 8 left the fullest rank the least: with 4 it had, on the first and the last bundle of a night,
+1.02 times the fair share of one process's tokens for 2 ranks, 1.09 for 4, 1.10 and 1.20 for 8, what
+ranks compute twice included."""
 
 
 def parts(found: Sequence[Segment], of: int, *, shared: bool) -> list[list[Segment]]:

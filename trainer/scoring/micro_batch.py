@@ -1,20 +1,21 @@
 """What one forward pass takes: segments side by side as tensors.
 
-Where the model allows it (`trainer.scoring.shared_prefix`), a micro-batch is one row in which the
-episodes of a task share the ids that they begin with, and nothing is padded. Elsewhere each segment
-is a padded row. Either way the trained tokens come in the order of the segments, and every sum over
-a bundle is the same up to rounding. torch is imported only where tensors are made.
+Where the model allows it (`trainer.scoring.shared_prefix`), a micro-batch is one row in which
+segments share the ids that they begin with: the system's text of all tasks, the prompt of a task,
+the turns until two attempts at it part. Nothing is padded. Elsewhere each segment is a padded row.
+Either way the trained tokens come in the order of the segments, and every sum over a bundle is the
+same up to rounding. torch is imported only where tensors are made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from trainer.batch import Segment
-from trainer.scoring.shared_prefix import Family
+from trainer.scoring.shared_prefix import Row, in_common
 from trainer.settings import TrainerSettings
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class MicroBatch:
 
     ids_BS holds inputs, positions_BS where each stands in its segment; rows_n and columns_n say
     which hidden state predicts each trained token; targets_n are the trained ids; turns_r is how
-    many of them each of R turns has, in order. families: what the one row shares; None for padded
+    many of them each of R turns has, in order. row: what is where in the one row; None for padded
     rows.
     """
 
@@ -43,7 +44,7 @@ class MicroBatch:
     advantages_n: Tensor
     shares_n: Tensor
     turns_r: Tensor
-    families: tuple[Family, ...] | None
+    row: Row | None
 
 
 def micro_batches(
@@ -51,80 +52,114 @@ def micro_batches(
 ) -> tuple[Micro, ...]:
     """Group segments so that the inputs of a forward pass stay within the token budget.
 
-    shared: rows are shared, and pieces of several tasks fill what one leaves free. The fullest
-    comes first, so that memory that does not suffice is noticed at once. A segment longer than the
-    budget is a micro-batch of its own: its length is the context's at most, and `trainer.budget`
-    says whether it fits.
+    shared: rows are shared, and a micro-batch has several pieces where they fit. The fullest comes
+    first, so that memory that does not suffice is noticed at once. A segment longer than the budget
+    is a micro-batch of its own: its length is the context's at most, and `trainer.budget` says
+    whether it fits.
     """
     most = settings.microbatch_tokens  # which may ask for the machine's devices
-    batches = _first_fit(pieces(found, most, shared=shared), most, shared)
+    batches = pieces(found, most, shared=shared)
+    if shared:
+        batches = [sorted(batch, key=_by_ids) for batch in _first_fit(batches, most, shared)]
     return tuple(tuple(batch) for batch in _fullest_first(batches, shared))
 
 
 def pieces(found: Iterable[Segment], most: int, *, shared: bool) -> list[list[Segment]]:
-    """Segments that fit into `most` tokens together, the fullest piece first: of one task where
-    rows are shared, of about one length where they are padded."""
-    tasks: dict[str, list[list[Segment]]] = {}
-    for s in sorted(found, key=lambda s: (-s.n_inputs, s.task_id, s.k, s.spans[0].turn)):
-        tasks.setdefault(s.task_id if shared else "", []).append([s])
-    cut = (piece for alone in tasks.values() for piece in _first_fit(alone, most, shared))
+    """Segments that fit into `most` tokens together, the fullest piece first: such as begin alike
+    where rows are shared, of about one length where they are padded."""
+    ordered = sorted(found, key=_by_ids)
+    if shared:
+        cut = _runs(ordered, most)
+    else:
+        longest_first = _fullest_first(([s] for s in ordered), shared)
+        cut = _first_fit(longest_first, most, shared)
     return _fullest_first(cut, shared)
+
+
+def _by_ids(segment: Segment) -> tuple[tuple[int, ...], str, int, int]:
+    return segment.ids, segment.task_id, segment.k, segment.spans[0].turn
 
 
 def _fullest_first(cut: Iterable[list[Segment]], shared: bool) -> list[list[Segment]]:
     return sorted(cut, key=lambda segments: -tokens(segments, shared))
 
 
+def _runs(found: Sequence[Segment], most: int) -> list[list[Segment]]:
+    """Sorted segments cut into runs that fit into `most` tokens, with as few in all as runs can
+    have, and of such cuts the one with the fewest runs."""
+    inputs = [s.ids[:-1] for s in found]
+    own = [len(ids) - in_common(before, ids) for before, ids in pairwise(((), *inputs))]
+    cuts = [(0, 0, 0)]  # of so many segments: tokens, runs, and where the last run begins
+    for end in range(1, len(found) + 1):
+        ways: list[tuple[int, int, int]] = []
+        after = 0
+        for start in reversed(range(end)):
+            size = len(inputs[start]) + after
+            if ways and size > most:
+                break
+            before, runs, _ = cuts[start]
+            ways.append((before + size, runs + 1, start))
+            after += own[start]
+        cuts.append(min(ways))
+    runs_back, end = [], len(found)
+    while end:
+        start = cuts[end][2]
+        runs_back.append(list(found[start:end]))
+        end = start
+    return runs_back[::-1]
+
+
 def _first_fit(parts: Iterable[list[Segment]], most: int, shared: bool) -> list[list[Segment]]:
     """Parts side by side, each in the first place that has room (first-fit decreasing where the
-    largest part comes first)."""
+    largest part comes first). What parts may have in common is not counted."""
     places: list[list[Segment]] = []
+    taken: list[int] = []
     for part in parts:
-        for place in places:
-            if tokens([*place, *part], shared) <= most:
+        size = tokens(part, shared)
+        for i, place in enumerate(places):
+            more = size if shared else len(part) * place[0].n_inputs
+            if taken[i] + more <= most:
                 place += part
+                taken[i] += more
                 break
         else:
             places.append(list(part))
+            taken.append(size)
     return places
 
 
 def tokens(segments: Micro, shared: bool) -> int:
     """Positions of a micro-batch, padding included."""
+    inputs = [s.ids[:-1] for s in segments]
     if shared:
-        return sum(family.size for family in _families(segments))
-    return len(segments) * max(s.n_inputs for s in segments)
+        pairs = pairwise(((), *inputs))
+        return sum(len(ids) - in_common(before, ids) for before, ids in pairs)
+    return len(inputs) * max(map(len, inputs))
 
 
 def copies(segments: Micro, shared: bool) -> int:
-    """Positions whose keys and values a shared row keeps once more: those that a family shares, for
-    each of its sequences."""
-    return sum(f.shared * len(f.own) for f in _families(segments)) if shared else 0
-
-
-def _families(segments: Micro) -> Iterator[Family]:
-    """Neighbours of one task share a prefix."""
-    start = 0
-    for _, same in groupby(segments, key=lambda s: s.task_id):
-        family = Family.of(start, [s.ids[:-1] for s in same])
-        start += family.size
-        yield family
+    """Positions whose keys and values a shared row keeps once more: those of each sequence that is
+    made of several pieces."""
+    if not shared:
+        return 0
+    row = Row.of([s.ids[:-1] for s in segments])
+    return sum(len(b.columns) for b in row.branches if len(b.seen) > 1)
 
 
 def tensors(segments: Micro, to: device, *, shared: bool) -> MicroBatch:
     """A micro-batch as tensors on a device."""
     import torch
 
-    families = tuple(_families(segments)) if shared else None
-    ids, positions, places = _padded(segments) if families is None else _row(segments, families)
+    row = Row.of([s.ids[:-1] for s in segments]) if shared else None
+    ids, positions, places = _padded(segments) if row is None else _in_row(segments, row)
     rows: list[int] = []
     columns: list[int] = []
     targets: list[int] = []
-    for segment, place in zip(segments, places, strict=True):
+    for segment, (number, of_ids) in zip(segments, places, strict=True):
         for span in segment.spans:
             sampled = range(span.start, span.start + span.length)
-            rows += [place.row] * span.length
-            columns += [place.column(p - 1) for p in sampled]
+            rows += [number] * span.length
+            columns += [of_ids[p - 1] for p in sampled]
             targets += [segment.ids[p] for p in sampled]
     sampler = [lp for s in segments for lp in s.sampler_logprobs]
     advantages = [a for s in segments for a in s.advantages]
@@ -140,29 +175,16 @@ def tensors(segments: Micro, to: device, *, shared: bool) -> MicroBatch:
         advantages_n=torch.tensor(advantages, dtype=torch.float32, device=to),
         shares_n=torch.tensor(shares, dtype=torch.float32, device=to),
         turns_r=torch.tensor(turns, device=to),
-        families=families,
+        row=row,
     )
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Where a segment's inputs stand: `shared` of them from `start` of a row, others from `own`."""
-
-    row: int
-    start: int
-    shared: int
-    own: int
-
-    def column(self, position: int) -> int:
-        if position < self.shared:
-            return self.start + position
-        return self.own + position - self.shared
-
-
 Rows = list[list[int]]
+Place = tuple[int, Sequence[int]]
+"""A segment's row, and the column of each of its inputs."""
 
 
-def _padded(segments: Micro) -> tuple[Rows, Rows, list[_Place]]:
+def _padded(segments: Micro) -> tuple[Rows, Rows, list[Place]]:
     """Ids, positions and places of a row for each segment.
 
     Padding is on the right, where a causal model cannot see it from any trained position, so no
@@ -170,22 +192,15 @@ def _padded(segments: Micro) -> tuple[Rows, Rows, list[_Place]]:
     """
     width = max(s.n_inputs for s in segments)
     ids = [[*s.ids[:-1], *[0] * (width - s.n_inputs)] for s in segments]
-    places = [_Place(row, 0, 0, 0) for row in range(len(segments))]
-    return ids, [list(range(width)) for _ in segments], places
+    columns = list(range(width))
+    return ids, [columns for _ in segments], [(row, columns) for row in range(len(segments))]
 
 
-def _row(segments: Micro, families: Sequence[Family]) -> tuple[Rows, Rows, list[_Place]]:
+def _in_row(segments: Micro, row: Row) -> tuple[Rows, Rows, list[Place]]:
     """Ids, positions and places of one row for all."""
     ids: list[int] = []
     positions: list[int] = []
-    places: list[_Place] = []
-    left = iter(segments)
-    for family in families:
-        members = [next(left) for _ in family.own]
-        ids += members[0].ids[: family.shared]
-        positions += range(family.shared)
-        for segment in members:
-            places.append(_Place(0, family.start, family.shared, len(ids)))
-            ids += segment.ids[family.shared : -1]
-            positions += range(family.shared, segment.n_inputs)
-    return [ids], [positions], places
+    for segment, branch in zip(segments, row.branches, strict=True):
+        ids += segment.ids[branch.shared : -1]
+        positions += range(branch.shared, segment.n_inputs)
+    return [ids], [positions], [(0, branch.columns) for branch in row.branches]

@@ -115,7 +115,7 @@ class Policy:
 
     def logprobs(self, batch: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
         """Logprob at T of each trained token, and the entropy there: two float32 of length n."""
-        shared = {} if batch.families is None else {"families": batch.families}
+        shared = {} if batch.row is None else {"row": batch.row}
         hidden_BSH = self._backbone(
             input_ids=batch.ids_BS, position_ids=batch.positions_BS, use_cache=False, **shared
         ).last_hidden_state

@@ -1,16 +1,18 @@
 """Attention in a row whose sequences share what they begin with.
 
-What an id becomes in a causal model does not depend on what follows it, so one copy of a prompt
-serves all that follow it. Linear layers see a row as it is; attention is the one place where
-positions meet, and here each sequence sees the shared positions and its own. Outputs and gradients
-are those of the sequences by themselves, up to rounding. Nothing here knows a bundle or a loss.
+What an id becomes in a causal model does not depend on what follows it, so one copy of what
+sequences begin with serves all of them, and a row is a tree of ids. Linear layers see it as it is;
+attention is the one place where positions meet, and here each sequence sees its own branch. Outputs
+and gradients are those of the sequences by themselves, up to rounding. Nothing here knows a bundle
+or a loss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,27 +31,61 @@ _MODELS = ("llama", "mistral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
 
 
 @dataclass(frozen=True)
-class Family:
-    """Sequences that begin alike, in a row: from `start`, `shared` positions that all of them have,
-    then of each sequence its own, `own` of them."""
+class Branch:
+    """A sequence in a row. columns: where its ids stand. own: so many of them, the last ones, stand
+    there for it. seen: the pieces of the row that it consists of, in its order."""
 
-    start: int
-    shared: int
-    own: tuple[int, ...]
-
-    @classmethod
-    def of(cls, start: int, sequences: Sequence[tuple[int, ...]]) -> Family:
-        """The family of these ids. A single sequence shares nothing."""
-        first, last = min(sequences), max(sequences)  # what these share lies between them all
-        shorter = min(len(first), len(last))
-        shared = next((i for i in range(shorter) if first[i] != last[i]), shorter)
-        shared = shared if len(sequences) > 1 else 0
-        return cls(start, shared, tuple(len(ids) - shared for ids in sequences))
+    columns: tuple[int, ...]
+    own: int
+    seen: tuple[int, ...]
 
     @property
-    def size(self) -> int:
-        """Positions in the row."""
-        return self.shared + sum(self.own)
+    def shared(self) -> int:
+        """Ids that it has in common with the sequence before it, and that stand there for that."""
+        return len(self.columns) - self.own
+
+
+@dataclass(frozen=True)
+class Row:
+    """Sequences in one row, each without what it has in common with the one before it.
+
+    pieces: the lengths that the row is cut into, so that each sequence consists of whole ones. In
+    a sorted order nothing that two of them begin with is there twice: what a sequence has in common
+    with any earlier one, it has in common with the one before it.
+    """
+
+    pieces: tuple[int, ...]
+    branches: tuple[Branch, ...]
+
+    @classmethod
+    def of(cls, sequences: Sequence[tuple[int, ...]]) -> Row:
+        """The row of these ids, in their order."""
+        columns: list[tuple[int, ...]] = [()]
+        owns, cuts = [], {0}
+        for before, ids in pairwise(((), *sequences)):
+            shared = columns[-1][: in_common(before, ids)]
+            owns.append(len(ids) - len(shared))
+            start, end = sum(owns[:-1]), sum(owns)
+            columns.append((*shared, *range(start, end)))
+            cuts |= {end, *(last + 1 for last in shared[-1:])}
+        starts = {start: i for i, start in enumerate(sorted(cuts))}
+        branches = tuple(
+            Branch(of_ids, own, tuple(starts[c] for c in of_ids if c in starts))
+            for of_ids, own in zip(columns[1:], owns, strict=True)
+        )
+        return cls(tuple(b - a for a, b in pairwise(starts)), branches)
+
+
+def in_common(before: tuple[int, ...], ids: tuple[int, ...]) -> int:
+    """How many ids two sequences begin with alike."""
+    least, most = 0, min(len(before), len(ids))
+    while least < most:  # halves are compared in C, ids one by one would not be
+        middle = (least + most + 1) // 2
+        if before[least:middle] == ids[least:middle]:
+            least = middle
+        else:
+            most = middle - 1
+    return least
 
 
 def can_share(model_dir: Path) -> bool:
@@ -100,47 +136,35 @@ def attend(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
-    families: Sequence[Family] | None = None,
+    row: Row | None = None,
     **unused: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention, within each family of the one row where there are `families`.
+    """Causal attention, within each sequence of the one row where there is a `row`.
 
-    query (B, heads, S, d), key and value (B, key heads, S, d) → (B, S, heads, d). Without families
+    query (B, heads, S, d), key and value (B, key heads, S, d) → (B, S, heads, d). Without a `row`
     each of the B rows is one sequence, padded on the right. Dropout is 0 in this trainer.
     """
     from torch import cat, split
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    if families is None:
+    if row is None:
         return sdpa_attention_forward(module, query, key, value, None, scaling=scaling)
-    lengths = [n for f in families for n in (f.shared, *f.own)]
-    pieces = zip(*(split(x, lengths, dim=2) for x in (query, key, value)), strict=True)
-    longest = max((f.shared + max(f.own) for f in families if f.shared), default=0)
-    parts = [part for f in families for part in _within(f, pieces, scaling, longest)]
+    keys, values = (split(x, [*row.pieces], dim=2) for x in (key, value))
+    queries = split(query, [b.own for b in row.branches], dim=2)
+    longest = max((len(b.columns) for b in row.branches if b.shared), default=0)
+    parts = [
+        _causal(own, _joined(keys, b.seen), _joined(values, b.seen), scaling, longest)
+        for own, b in zip(queries, row.branches, strict=True)
+        if b.own
+    ]
     return cat(parts, dim=2).transpose(1, 2), None
 
 
-def _within(
-    family: Family,
-    pieces: Iterator[tuple[Tensor, Tensor, Tensor]],
-    scaling: float | None,
-    longest: int,
-) -> Iterator[Tensor]:
-    """Outputs at the shared positions, then at those of each sequence.
-
-    pieces: queries, keys and values of these and of what follows in the row.
-    """
+def _joined(pieces: Sequence[Tensor], seen: Sequence[int]) -> Tensor:
+    """A sequence's keys or values."""
     from torch import cat
 
-    shared_query, shared_key, shared_value = next(pieces)
-    if family.shared:
-        yield _causal(shared_query, shared_key, shared_value, scaling, longest)
-    for length in family.own:
-        query, key, value = next(pieces)
-        if length and family.shared:
-            key, value = (cat([a, b], dim=2) for a, b in ((shared_key, key), (shared_value, value)))
-        if length:
-            yield _causal(query, key, value, scaling, longest)
+    return pieces[seen[0]] if len(seen) == 1 else cat([pieces[i] for i in seen], dim=2)
 
 
 def _causal(

@@ -17,7 +17,7 @@ from scripts.run.config import ModelSettings, RunConfig
 from scripts.run.folder import RunFolder
 from scripts.run.timings import Stopwatch
 from tests.trainer.conftest import *  # noqa: F403  # the tiny model and its adapters
-from trainer.settings import AMX_TOKENS, CPU_TOKENS, GPU_TOKENS, TrainerSettings
+from trainer.settings import CPU_TOKENS, GPU_TOKENS, TrainerSettings
 
 
 @pytest.mark.parametrize(("gpus", "as_if"), [(0, "fp32"), (1, "bf16")])
@@ -87,7 +87,7 @@ def test_on_a_cluster_the_default_micro_batch_is_that_of_what_the_trainer_asks_f
     there = of_trainer(policy, tmp_path, TrainerSettings(), **ON_ONE_GPU)
     assert there.trainer().tokens_per_microbatch == GPU_TOKENS
     here = of_trainer(policy, tmp_path, TrainerSettings())
-    assert here.trainer().tokens_per_microbatch in (CPU_TOKENS, AMX_TOKENS)
+    assert here.trainer().tokens_per_microbatch == CPU_TOKENS
 
 
 def test_a_base_that_cannot_be_sharded_is_refused_before_the_first_rollout(

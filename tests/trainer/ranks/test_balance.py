@@ -19,9 +19,12 @@ SETTINGS = TrainerSettings(tokens_per_microbatch=40)
 
 @pytest.fixture
 def segments() -> tuple[Segment, ...]:
-    """Of twelve tasks with four episodes each."""
+    """Of twelve tasks with four episodes each, which begin alike."""
     rng = random.Random(3)
-    groups = [make_group(rng, "sha", f"t{i}", (0.0, 1.0, 0.5, 0.2)) for i in range(12)]
+    groups = [
+        make_group(rng, "sha", f"t{i}", (0.0, 1.0, 0.5, 0.2), prompt=[i, *range(12, 24)])
+        for i in range(12)
+    ]
     return collect(groups, SETTINGS).segments
 
 

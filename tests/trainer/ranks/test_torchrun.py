@@ -370,7 +370,7 @@ def test_a_base_of_which_each_process_has_a_part_gives_the_same_gradient_and_can
 ) -> None:
     """Also where one of them has a micro-batch more, for which the other one has to be there."""
     sharded = dataclasses.replace(taken.by_two, out_dir=tmp_path / "sharded")
-    settings = dataclasses.replace(SETTINGS, shard_base=True, tokens_per_microbatch=25)
+    settings = dataclasses.replace(SETTINGS, shard_base=True, tokens_per_microbatch=26)
     done = python("-m", "trainer", *words(sharded, tmp_path / "settings.json", settings))
     assert done.returncode == 0, done.stderr
     before, one, _ = taken.tensors("trainer_state/optimizer.safetensors")

@@ -17,7 +17,7 @@ from trainer.budget import _A_SCORE
 from trainer.scoring import shared_prefix
 from trainer.scoring.cpu_attention import attention
 from trainer.scoring.onednn import by_onednn
-from trainer.scoring.shared_prefix import Family, attend, writes_out
+from trainer.scoring.shared_prefix import Row, attend, writes_out
 
 HEADS, KEY_HEADS, WIDTH = 6, 2, 16
 SCALING = WIDTH**-0.5
@@ -133,16 +133,18 @@ def test_the_trainer_takes_it_for_bfloat16_where_the_processor_multiplies_that(
     assert writes_out(tiny_model, item_bytes, on_gpu=on_gpu) is written_out
 
 
-def test_a_row_of_families_is_each_sequence_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_of_branches_is_each_sequence_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the door that the model's layers use."""
     monkeypatch.setattr(shared_prefix, "_multiplies_bf16", lambda: True)
-    families = (Family(0, 9, (5, 140, 0)), Family(154, 0, (7,)))
-    query, key, value, _ = drawn(161, 161)
-    out, _ = attend(torch.nn.Module(), query, key, value, None, SCALING, families)
-    for positions in ([*range(9), *range(9, 14)], [*range(9), *range(14, 154)], [*range(154, 161)]):
-        q, k, v = (x[:, :, positions] for x in (query, key, value))
+    prompt, turn = tuple(range(9)), tuple(range(20, 160))
+    row = Row.of([prompt, (*prompt, *turn), (*prompt, *turn[:60], 1, 2, 3), (*range(200, 207),)])
+    assert row.pieces == (9, 60, 80, 3, 7)
+    query, key, value, _ = drawn(159, 159)
+    out, _ = attend(torch.nn.Module(), query, key, value, None, SCALING, row)
+    for branch in row.branches:
+        q, k, v = (x[:, :, branch.columns] for x in (query, key, value))
         alone = by_pytorch(q, k, v, SCALING)
-        assert torch.allclose(out[:, positions], alone.transpose(1, 2), atol=2e-2)
+        assert torch.allclose(out[:, branch.columns], alone.transpose(1, 2), atol=2e-2)
 
 
 class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -1,11 +1,11 @@
-"""Micro-batches hold every segment once, within the budget; what a task's episodes share is there
+"""Micro-batches hold every segment once, within the budget; what their segments begin with is there
 once, and nothing of the result changes by it."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from itertools import combinations
+from itertools import accumulate, combinations, pairwise
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,16 @@ from hypothesis import strategies as st
 from tests.fieldkit.peft_models import VOCABULARY, peft_model
 from tests.trainer.conftest import make_group
 from trainer.batch import Segment, Span, collect
-from trainer.scoring.micro_batch import Micro, micro_batches, tensors, tokens
+from trainer.scoring.micro_batch import (
+    Micro,
+    _by_ids,
+    micro_batches,
+    pieces,
+    tensors,
+    tokens,
+)
 from trainer.scoring.policy import Policy
-from trainer.scoring.shared_prefix import Family, can_share, register
+from trainer.scoring.shared_prefix import Row, can_share, register
 from trainer.settings import TrainerSettings
 
 SETTINGS = TrainerSettings()
@@ -83,14 +90,59 @@ def test_a_task_is_split_only_where_it_does_not_fit_by_itself() -> None:
     segments = task("a", 10, (5, 5)) + task("b", 10, (5, 5)) + task("c", 10, (4, 4, 4, 4))
     settings = TrainerSettings(tokens_per_microbatch=19)
     batches = micro_batches(segments, settings, shared=True)
-    assert names(batches) == [("c0", "c1", "c2"), ("a0", "a1"), ("b0", "b1"), ("c3",)]
+    assert sorted(len(tasks) for tasks in of_tasks(batches)) == [1, 1, 1, 1]
+    assert sum(tokens(b, shared=True) for b in batches) == 2 * (10 + 4 + 4) + 2 * 10 + 4 * 3
 
 
 def test_what_a_task_leaves_free_goes_to_others() -> None:
     segments = task("a", 10, (5, 5, 5, 5)) + task("b", 3, (4, 4)) + task("c", 2, (1,))
     settings = TrainerSettings(tokens_per_microbatch=24)
     batches = micro_batches(segments, settings, shared=True)
-    assert names(batches) == [("a0", "a1", "a2", "c0"), ("a3", "b0", "b1")]
+    assert [tokens(b, shared=True) for b in batches] == [24, 23]
+    assert {"a"} not in of_tasks(batches)
+
+
+def of_tasks(batches: Iterable[Micro]) -> list[set[str]]:
+    return [{s.task_id for s in batch} for batch in batches]
+
+
+def test_attempts_that_part_late_go_together() -> None:
+    """Of four attempts at a task two begin with the same turn, and so do the other two."""
+    prompt = tuple(range(10))
+    first, second = (*prompt, *[90] * 20), (*prompt, *[91] * 20)
+    segments = [
+        segment("a", k, (*turn, 100 + k, 7), 10)
+        for k, turn in enumerate((first, second, first, second))
+    ]
+    settings = TrainerSettings(tokens_per_microbatch=40)
+    batches = micro_batches(segments, settings, shared=True)
+    assert [[s.k for s in batch] for batch in batches] == [[0, 2], [1, 3]]
+    assert [tokens(b, shared=True) for b in batches] == [32, 32]
+
+
+few_ids = st.lists(st.integers(0, 1), min_size=2, max_size=7)
+
+
+@given(st.lists(few_ids, min_size=1, max_size=7), st.integers(1, 20))
+def test_runs_have_as_few_tokens_as_sorted_segments_can_be_cut_into(
+    rows: list[list[int]], most: int
+) -> None:
+    """By every cut that there is."""
+    found = sorted((segment("a", k, (*ids,), 1) for k, ids in enumerate(rows)), key=_by_ids)
+
+    def ways(left: list[Segment]) -> Iterable[list[list[Segment]]]:
+        if not left:
+            yield []
+        for n in range(1, len(left) + 1):
+            if n == 1 or tokens(left[:n], shared=True) <= most:
+                yield from ([left[:n], *rest] for rest in ways(left[n:]))
+
+    def cost(runs: list[list[Segment]]) -> tuple[int, int]:
+        return sum(tokens(run, shared=True) for run in runs), len(runs)
+
+    given_back = pieces(found, most, shared=True)
+    assert sorted((s for run in given_back for s in run), key=_by_ids) == found
+    assert cost(given_back) == min(map(cost, ways(found)))
 
 
 @given(
@@ -112,8 +164,10 @@ def test_no_two_micro_batches_would_fit_into_one(
     settings = TrainerSettings(tokens_per_microbatch=budget)
     for shared in (True, False):
         batches = micro_batches(found, settings, shared=shared)
-        together = [tokens([*a, *b], shared) for a, b in combinations(batches, 2)]
-        assert all(n > budget for n in together)
+        sizes = {id(s): tokens(p, True) for p in pieces(found, budget, shared=True) for s in p[:1]}
+        for a, b in combinations(batches, 2):
+            side_by_side = sum(sizes.get(id(s), 0) for s in (*a, *b))
+            assert (side_by_side if shared else tokens([*a, *b], shared)) > budget
 
 
 def test_a_segment_may_be_as_long_as_the_context_of_a_large_model() -> None:
@@ -125,16 +179,30 @@ def test_a_segment_may_be_as_long_as_the_context_of_a_large_model() -> None:
 # --- what is shared -------------------------------------------------------------------------------
 
 
-@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=5))
-def test_a_family_shares_the_longest_beginning_that_all_have(rows: list[list[int]]) -> None:
-    family = Family.of(0, [tuple(row) for row in rows])
-    by_hand = 0
-    while len(rows) > 1 and len({tuple(r[: by_hand + 1]) for r in rows}) == 1:
-        if by_hand == min(map(len, rows)):
-            break
-        by_hand += 1
-    assert family.shared == by_hand
-    assert family.own == tuple(len(row) - by_hand for row in rows)
+@given(st.lists(few_ids, min_size=1, max_size=7), st.booleans())
+def test_a_row_holds_each_beginning_of_sorted_sequences_once(
+    rows: list[list[int]], in_order: bool
+) -> None:
+    """In another order some are there twice, and each sequence is whole all the same."""
+    sequences = sorted(map(tuple, rows)) if in_order else [tuple(ids) for ids in rows]
+    row = Row.of(sequences)
+    size = sum(row.pieces)
+    beginnings = {ids[:n] for ids in sequences for n in range(1, len(ids) + 1)}
+    assert size == len(beginnings) if in_order else size >= len(beginnings)
+    held: dict[int, int] = {}
+    for ids, branch in zip(sequences, row.branches, strict=True):
+        held |= zip(branch.columns[branch.shared :], ids[branch.shared :], strict=True)
+        assert tuple(held[column] for column in branch.columns) == ids
+    assert sorted(held) == list(range(size))
+
+
+@given(st.lists(few_ids, min_size=1, max_size=7))
+def test_each_sequence_is_made_of_whole_pieces(rows: list[list[int]]) -> None:
+    row = Row.of([tuple(ids) for ids in rows])
+    ends = list(accumulate(row.pieces, initial=0))
+    columns = [range(start, end) for start, end in pairwise(ends)]
+    for branch in row.branches:
+        assert tuple(c for piece in branch.seen for c in columns[piece]) == branch.columns
 
 
 def test_a_prompt_is_in_the_row_once() -> None:
@@ -167,10 +235,15 @@ SHARING = ("llama", "qwen2", "qwen3", "moe")
 
 @pytest.mark.parametrize("architecture", SHARING)
 def test_logprobs_and_gradients_are_those_of_each_segment_by_itself(architecture: str) -> None:
-    # The second task's segments are one another's beginning, and one is there twice.
+    # The second task's segments are one another's beginning, and one is there twice. The third's
+    # part again and again. The first and the last share no beginning with any other.
     ids = task("b", 9, (8,))[0].ids
     nested = [segment("b", k, ids[:n], 9) for k, n in enumerate((12, 17, 17))]
-    segments = task("a", 11, (3, 6, 4)) + nested + task("c", 5, (7,))
+    bits = random.Random(1)
+    tree = [segment("d", k, (5, *bits.choices((0, 1), k=9)), 3) for k in range(6)]
+    segments = task("a", 11, (3, 6, 4)) + nested + sorted(tree, key=_by_ids) + task("c", 5, (7,))
+    row = Row.of([s.ids[:-1] for s in segments])
+    assert max(len(b.seen) for b in row.branches) > 3
     register()
     policy = Policy(peft_model(architecture), CPU, shares_prompts=True)
     policy.model.train()
