@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fieldkit.process.ledger import Ledger
 from rollout.engine.serve import find_engine, stop_engine
+from scripts.phases.kept_trainer import running
 from scripts.run.config import RunConfig
 from scripts.run.folder import RunFolder
 from scripts.run.lock import run_lock
@@ -20,14 +22,16 @@ def stop_idle_engine(folder: RunFolder, config: RunConfig, say: Callable[[str], 
     where the run is another host's: its processes are not among this one's, and look ended."""
     with run_lock(folder.lock):
         check_host(folder, read_manifest(folder))
-        running = find_engine(folder.path) is not None
+        engine = find_engine(folder.path) is not None
+        trainer = running(Ledger(folder.ledger)) is not None
         ended = stop_engine(folder.path, config.engine, say)
-    return f"run {folder.name}: {_told(running, ended)}"
+    return f"run {folder.name}: {_told(engine, trainer, ended)}"
 
 
-def _told(running: bool, ended: int) -> str:
-    if running:
+def _told(engine: bool, trainer: bool, ended: int) -> str:
+    """engine, trainer: it ran. ended: processes of servers."""
+    if engine:
         return "engine stopped"
-    if not ended:
-        return "no engine"
-    return f"ended what a killed engine left ({ended} process{'es' if ended > 1 else ''})"
+    if ended:
+        return f"ended what a killed engine left ({ended} process{'es' if ended > 1 else ''})"
+    return "trainer ended; no engine ran" if trainer else "no engine"

