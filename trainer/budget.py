@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 _PROCESS_BYTES = GIB // 2  # interpreter and libraries: 0.42 to 0.47 GiB, measured
 _STARTER_BYTES = GIB // 5  # torchrun's own process: 0.16 GiB, measured
-# Float32 scores, probabilities and two temporaries on a GPU. A CPU has them of a block at a time;
-# in parallel, two micro-batches of 1,024 tokens peaked at 0.99 of the forecast.
+# Float32 scores, probabilities and two temporaries on a GPU. A CPU has them of a block at a time.
 _LOGIT_BUFFERS = 4 * 4 * CHUNK_ELEMENTS
 _FLOAT32 = 4
 
@@ -49,6 +48,10 @@ _A_SCORE = 256 * (3 * _FLOAT32 + 2)
 """Attention that is written out holds for each head and key, of a block of 256 queries, scores,
 probabilities and their gradient in float32, and one of them rounded. Counted as if a micro-batch
 were one sequence."""
+
+_COPIES = 2
+"""`micro_batch.copies` of a position, for the forecast, which knows no bundle: of a night's
+bundles the micro-batch with the most had 0.7 to 1.7."""
 
 _NORMS_HEADS = ("gemma3", "gemma3_text", "olmo2", "olmo3", "qwen3", "qwen3_moe")
 """Models that norm every head of queries and keys."""
@@ -115,8 +118,8 @@ def require_memory(
     needed = fixed + max(_bytes(together), copy)
     if needed <= room:
         return
-    fits = _fitting(room - fixed, largest, whole_batch, per_token)
     longest = max((s.n_inputs for b in batches for s in b), default=0)
+    fits = _fitting(room - fixed, largest, whole_batch, per_token, longest)
     checkpointing = (
         "" if settings.gradient_checkpointing else "set trainer.gradient_checkpointing = true, or "
     )
@@ -216,10 +219,11 @@ def smaller_budget(
     largest, whole_batch = _together(needs, settings, at_a_time)[0]
     if largest > settings.microbatch_tokens:
         at_a_time = 1
-    fits = 0 if too_little else _fitting(spare, largest, whole_batch, per_token)
+    longest = max(s.n_inputs for b in batches for s in b)
+    fits = 0 if too_little else _fitting(spare, largest, whole_batch, per_token, longest)
     return Budget(
         largest=largest,
-        longest=max(s.n_inputs for b in batches for s in b),
+        longest=longest,
         fits=fits // at_a_time,
         at_a_time=at_a_time,
     )
@@ -249,10 +253,11 @@ def _bytes(needs: list[tuple[int, int]]) -> int:
     return sum(size for _, size in needs)
 
 
-def _fitting(spare: int, tokens: int, whole: int, per_token: int) -> int:
+def _fitting(spare: int, tokens: int, whole: int, per_token: int, longest: int) -> int:
     """Tokens that fit, where each takes what it does in the micro-batch of so many tokens and bytes
-    in whole."""
-    return max(0, int(spare / (whole / tokens if tokens else per_token)))
+    in whole; those of the longest segment where it fits by itself, which copies nothing."""
+    fits = max(0, int(spare / (whole / tokens if tokens else per_token)))
+    return max(fits, longest) if longest * per_token <= spare else fits
 
 
 def forecast(
@@ -287,11 +292,10 @@ def forecast(
         tcmalloc=tcmalloc,
         shards=settings.shards if on_gpu else 1,
     )
-    # Keys and values are kept once more, of about as many tokens, where 4 attempts share a prompt.
     at_a_time = _in_parallel(model_dir, settings.world_size, on_gpu=on_gpu)
     held = max(at_a_time * settings.microbatch_tokens, longest_segment)
     copy = _copy_bytes(model_dir, settings, item_bytes)
-    one = fixed + max(held * (per_token + per_copy), copy)
+    one = fixed + max(held * (per_token + _COPIES * per_copy), copy)
     if on_gpu:
         return one
     return settings.world_size * one + (_STARTER_BYTES if settings.launched else 0)

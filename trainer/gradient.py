@@ -58,7 +58,7 @@ def reference_logprobs(
     def scored(segments: Micro) -> tuple[Tensor, float]:
         began = time.perf_counter()
         with torch.no_grad(), _naming_the_budget(policy, segments):
-            micro = tensors(segments, policy.device, shared=policy.shares_prompts)
+            micro = tensors(segments, policy.device, shared=policy.shares_rows)
             logprobs_n, _ = policy.logprobs(micro, settings.temperature)
         _require_finite(logprobs_n, segments, "the reference adapter")
         return logprobs_n, time.perf_counter() - began
@@ -100,7 +100,7 @@ def accumulate_gradient(
         began = time.perf_counter()
         own = _Sums()
         with _naming_the_budget(policy, batches[i]):
-            micro = tensors(batches[i], policy.device, shared=policy.shares_prompts)
+            micro = tensors(batches[i], policy.device, shared=policy.shares_rows)
             logprobs_n, entropy_n = policy.logprobs(micro, settings.temperature)
             _require_finite(logprobs_n, batches[i], "the policy")
             now_n = logprobs_n.detach()
@@ -145,7 +145,7 @@ def _too_long(policy: Policy, settings: TrainerSettings) -> Callable[[Micro], bo
     """Whether a micro-batch is larger than the budget, because a segment is. Such ones are computed
     one after the other: of those that fill the context one has to fit, not one for each core."""
     most = settings.microbatch_tokens  # which may ask for the machine's devices
-    return lambda segments: tokens(segments, policy.shares_prompts) > most
+    return lambda segments: tokens(segments, policy.shares_rows) > most
 
 
 def _add(parameters: Sequence[Tensor], gradient: Sequence[Tensor | None]) -> None:
@@ -277,7 +277,7 @@ def _make_up(policy: Policy, passes: int, bundle: Sequence[Segment]) -> None:
     """Make so many passes, which score a segment of the bundle and add a gradient of 0."""
     for _ in range(passes):
         shortest = min(bundle, key=lambda s: s.n_inputs)
-        micro = tensors([shortest], policy.device, shared=policy.shares_prompts)
+        micro = tensors([shortest], policy.device, shared=policy.shares_rows)
         logprobs_n, _ = policy.logprobs(micro, temperature=1.0)
         if logprobs_n.requires_grad:
             (0.0 * logprobs_n.sum()).backward()  # type: ignore[no-untyped-call]
@@ -329,7 +329,7 @@ def _naming_the_budget(policy: Policy, segments: Micro) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as e:
-        n = tokens(segments, policy.shares_prompts)
+        n = tokens(segments, policy.shares_rows)
         smaller = n // 2 if len(segments) > 1 else None
         remedies = [f"set trainer.tokens_per_microbatch = {smaller}"] if smaller else []
         if not policy.is_checkpointing:

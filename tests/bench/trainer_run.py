@@ -145,7 +145,7 @@ def _loaded(
     checkpointing = settings.gradient_checkpointing
     policy = load_policy(model, info, dtype, gradient_checkpointing=checkpointing)
     reference = LoraReferenceSnapshot.from_disk(policy.model, adapter)
-    batches = micro_batches(batch.segments, settings, shared=policy.shares_prompts)
+    batches = micro_batches(batch.segments, settings, shared=policy.shares_rows)
     return policy, reference, batches
 
 

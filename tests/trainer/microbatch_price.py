@@ -57,7 +57,7 @@ def main(
             tokens, policy.at_once = kind
             settings = TrainerSettings(tokens_per_microbatch=tokens, kl_coef=0.0)
             policy.model.zero_grad()
-            batches = micro_batches(batch.segments, settings, shared=policy.shares_prompts)
+            batches = micro_batches(batch.segments, settings, shared=policy.shares_rows)
             began = time.perf_counter()
             accumulate_gradient(policy, batch, batches, None, settings, Lines(StringIO()))
             if number:

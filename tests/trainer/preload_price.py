@@ -101,7 +101,7 @@ def _serve(tokens: int) -> None:
     drawn = random.Random(0)
     episodes = max(3, tokens // 340)
     batch = _batch([_segment(drawn, n, policy.vocabulary) for n in range(episodes)])
-    batches = micro_batches(batch.segments, settings, shared=policy.shares_prompts)
+    batches = micro_batches(batch.segments, settings, shared=policy.shares_rows)
     for _ in sys.stdin:
         policy.model.zero_grad()
         began, busy = time.perf_counter(), time.process_time()

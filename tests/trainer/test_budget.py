@@ -181,7 +181,7 @@ def test_the_forecast_counts_what_is_computed_in_parallel(
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     three = forecast(tiny_model, SETTINGS, 4, info, tcmalloc=True)
     gradients = 5 * weight_bytes(adapter, 4)
-    tokens_of = SETTINGS.microbatch_tokens * (a_token(tiny_model, 1.0) + 2 * 2 * 32 * 4)
+    tokens_of = SETTINGS.microbatch_tokens * (a_token(tiny_model, 1.0) + 2 * 2 * 2 * 32 * 4)
     assert three - alone == gradients + 2 * tokens_of
 
 
@@ -267,7 +267,7 @@ def test_a_prefix_counts_again_for_each_sequence_that_follows_it(
     assert len({s.ids[:40] for s in segments}) == 1
     shared, padded = ((tuple(segments),),) * 2
     n, copied = tokens(shared[0], shared=True), copies(shared[0], shared=True)
-    assert copied >= len(segments) * 40
+    assert copied >= (len(segments) - 1) * 40
     assert copies(padded[0], shared=False) == 0
     need = needed(tiny_model) + n * a_token(tiny_model) + copied * a_copy(tiny_model)
     with_room(monkeypatch, need)
@@ -388,10 +388,10 @@ def test_a_base_that_is_served_in_another_dtype_is_copied_after_the_last_micro_b
     assert token < copy < 1000 * token
     with_gpus(monkeypatch, 0)
     assert forecast(tiny_model, COPIED, 4) == needed(tiny_model) + copy
-    larger = needed(tiny_model) + 1000 * (token + a_copy(tiny_model))
+    larger = needed(tiny_model) + 1000 * (token + 2 * a_copy(tiny_model))
     assert forecast(tiny_model, COPIED, 4, longest_segment=1000) == larger
     alike = replace(COPIED, serving_dtype="float32")
-    assert forecast(tiny_model, alike, 4) == needed(tiny_model) + token + a_copy(tiny_model)
+    assert forecast(tiny_model, alike, 4) == needed(tiny_model) + token + 2 * a_copy(tiny_model)
 
 
 def test_a_copy_that_does_not_fit_is_a_shortage_that_no_micro_batch_mends(
@@ -462,7 +462,10 @@ def test_a_token_keeps_what_the_model_saves_for_its_backward_pass(
 
 
 @pytest.mark.parametrize(("item_bytes", "written_out"), KINDS)
-def test_a_shared_row_keeps_its_keys_and_values_again_for_each_sequence(
+@pytest.mark.parametrize(("attempts", "prompt"), [(8, 200), (2, 6)])
+def test_a_shared_row_keeps_keys_and_values_of_what_it_shares_again_for_each_sequence(
+    attempts: int,
+    prompt: int,
     tiny_model: Path,
     adapter: Path,
     item_bytes: int,
@@ -473,7 +476,9 @@ def test_a_shared_row_keeps_its_keys_and_values_again_for_each_sequence(
     info = read_adapter(adapter)
     dtype = {2: torch.bfloat16, 4: torch.float32}[item_bytes]
     policy = load_policy(tiny_model, info, dtype, gradient_checkpointing=False)
-    group = make_group(random.Random(0), "a", "t", rewards=[0, 1] * 4, prompt=[7] * 200)
+    group = make_group(
+        random.Random(0), "a", "t", rewards=[0, 1] * (attempts // 2), prompt=[7] * prompt
+    )
     segments = collect([group], SETTINGS).segments
     micro = tensors(segments, torch.device("cpu"), shared=True)
     saved = saved_bytes(policy, lambda: policy.logprobs(micro, 1.0))
@@ -483,7 +488,7 @@ def test_a_shared_row_keeps_its_keys_and_values_again_for_each_sequence(
     if written_out:
         per_token -= 4 * trainer_budget._A_SCORE  # not saved: a block's, while it is computed
     n, copied = tokens(segments, shared=True), copies(segments, shared=True)
-    assert copied > 5 * n
+    assert copied >= (attempts - 1) * prompt
     assert n * per_token + copied * per_copy == pytest.approx(saved, rel=0.15)
 
 

@@ -50,7 +50,7 @@ def run(
 ) -> tuple[Gradient, dict[str, float]]:
     policy.model.zero_grad()
     batch = collect(groups, settings)
-    batches = micro_batches(batch.segments, settings, shared=policy.shares_prompts)
+    batches = micro_batches(batch.segments, settings, shared=policy.shares_rows)
     quiet = Lines(StringIO())
     snapshot = LoraReferenceSnapshot.from_disk(policy.model, reference)
     references = reference_logprobs(policy, snapshot, batches, settings, quiet)
@@ -63,9 +63,9 @@ def run(
 def test_micro_batches_in_parallel_add_up_to_the_same_bits(
     tiny_model: Path, adapter: Path, reference: Path, groups: list[RolloutGroup]
 ) -> None:
-    settings = TrainerSettings(
-        temperature=0.8, kl_coef=0.3, tokens_per_microbatch=25
-    )  # for two too little
+    settings = TrainerSettings(temperature=0.8, kl_coef=0.3, tokens_per_microbatch=25)
+    segments = collect(groups, settings).segments
+    assert len(micro_batches(segments, settings, shared=True)) > 4
     policy = load(tiny_model, adapter)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as each of them has
@@ -168,7 +168,7 @@ def test_turns_without_an_advantage_have_no_part_in_the_gradient_where_there_is_
     for cut_by in (SETTINGS, without):
         policy.model.zero_grad()
         batch = collect(groups, cut_by)
-        batches = micro_batches(batch.segments, without, shared=policy.shares_prompts)
+        batches = micro_batches(batch.segments, without, shared=policy.shares_rows)
         figures, _ = accumulate_gradient(policy, batch, batches, None, without, quiet)
         assert "kl" not in figures
         gradient = {n: p.grad.clone() for n, p in policy.lora().items() if p.grad is not None}
@@ -201,7 +201,7 @@ def test_checkpointing_changes_memory_and_not_the_gradient(
     segments = collect(groups, SETTINGS).segments
 
     def held(policy: Policy) -> int:
-        micro = tensors(segments, policy.device, shared=policy.shares_prompts)
+        micro = tensors(segments, policy.device, shared=policy.shares_rows)
         return saved_bytes(policy, lambda: policy.logprobs(micro, 1.0))
 
     assert held(load(tiny_model, adapter, True)) < held(load(tiny_model, adapter)) / 2
@@ -239,7 +239,7 @@ def test_dropout_that_is_a_number_of_a_layer_or_of_the_config_is_off_too(tmp_pat
         tmp_path / "model", make_adapter(tmp_path / "model", tmp_path / "adapter", seed=1)
     )
     segments = collect([make_group(random.Random(0), "a")], SETTINGS).segments
-    micro = tensors(segments, policy.device, shared=policy.shares_prompts)
+    micro = tensors(segments, policy.device, shared=policy.shares_rows)
     first, *others = (policy.logprobs(micro, 1.0)[0] for _ in range(4))
     assert policy.model.training
     assert all(torch.equal(first, other) for other in others)
@@ -288,7 +288,7 @@ def test_the_policy_is_its_own_reference_without_a_pass(
     batch = collect(groups, settings)
 
     def moved(policy: Policy, *, own: bool) -> tuple[Gradient, dict[str, float]]:
-        batches = micro_batches(batch.segments, settings, shared=policy.shares_prompts)
+        batches = micro_batches(batch.segments, settings, shared=policy.shares_rows)
         snapshot = LoraReferenceSnapshot.from_disk(policy.model, adapter)
         references = reference_logprobs(policy, snapshot, batches, settings, quiet)
         optimizer = torch.optim.SGD(policy.lora().values(), lr=1.0)
@@ -311,7 +311,7 @@ def test_the_sampler_difference_is_measured_against_the_bundle(
     _, figures = run(policy, reference, groups, SETTINGS)
     segments = collect(groups, SETTINGS).segments
     with torch.no_grad():
-        micro = tensors(segments, policy.device, shared=policy.shares_prompts)
+        micro = tensors(segments, policy.device, shared=policy.shares_rows)
         logprobs, _ = policy.logprobs(micro, SETTINGS.temperature)
     sampler = torch.tensor([lp for s in segments for lp in s.sampler_logprobs])
     difference = logprobs - sampler
@@ -329,7 +329,7 @@ def test_in_a_later_pass_the_kl_in_the_reward_is_that_of_the_policy_before_the_f
     0.15 of every advantage, whatever the policy says now."""
     settings = TrainerSettings(kl_coef=0.3, kl_estimator="k1", kl_in="reward")
     policy, batch = load(tiny_model, adapter), collect(groups, settings)
-    batches = micro_batches(batch.segments, settings, shared=policy.shares_prompts)
+    batches = micro_batches(batch.segments, settings, shared=policy.shares_rows)
     old = [torch.full((sum(s.n_trained for s in b),), -1.0) for b in batches]
     references = [o - 0.5 for o in old]
     quiet = Lines(StringIO())

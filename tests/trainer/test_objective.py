@@ -66,7 +66,7 @@ def gradient(
     policy: Policy, reference: Path, batch: TrainingBatch, settings: TrainerSettings
 ) -> tuple[Gradient, dict[str, float]]:
     policy.model.zero_grad()
-    batches = micro_batches(batch.segments, settings, shared=policy.shares_prompts)
+    batches = micro_batches(batch.segments, settings, shared=policy.shares_rows)
     quiet = Lines(StringIO())
     snapshot = LoraReferenceSnapshot.from_disk(policy.model, reference)
     references = reference_logprobs(policy, snapshot, batches, settings, quiet)
@@ -90,7 +90,7 @@ def after_two_passes(
     policy = load_policy(model, read_adapter(adapter), torch.float32, gradient_checkpointing=False)
     before = {name: p.detach().clone() for name, p in policy.lora().items()}
     batch = collect(groups, settings)
-    batches = micro_batches(batch.segments, settings, shared=policy.shares_prompts)
+    batches = micro_batches(batch.segments, settings, shared=policy.shares_rows)
     quiet = Lines(StringIO())
     snapshot = LoraReferenceSnapshot.from_disk(policy.model, reference)
     references = reference_logprobs(policy, snapshot, batches, settings, quiet)

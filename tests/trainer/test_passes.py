@@ -53,7 +53,7 @@ class Prepared:
         )
         self.batch: TrainingBatch = collect(groups, settings)
         self.batches: tuple[Micro, ...] = micro_batches(
-            self.batch.segments, settings, shared=self.policy.shares_prompts
+            self.batch.segments, settings, shared=self.policy.shares_rows
         )
         snapshot = LoraReferenceSnapshot.from_disk(self.policy.model, reference)
         self.references: list[torch.Tensor] | None = reference_logprobs(
@@ -90,7 +90,7 @@ def test_one_pass_of_the_default_is_the_published_loss_to_the_last_bit(
     assert plain.references is not None
     n = plain.batch.n_tokens
     for segments, reference_n in zip(plain.batches, plain.references, strict=True):
-        micro = tensors(segments, plain.policy.device, shared=plain.policy.shares_prompts)
+        micro = tensors(segments, plain.policy.device, shared=plain.policy.shares_rows)
         logprobs_n, _ = plain.policy.logprobs(micro, 1.0)
         weights_n, _ = importance_weights(logprobs_n, micro.sampler_logprobs_n, settings.tis_cap)
         loss = -(weights_n * micro.advantages_n * logprobs_n).sum() / n
@@ -115,7 +115,7 @@ def test_the_ratios_of_every_pass_are_to_the_policy_before_the_first(
     figures = ours.take_passes()
 
     (segments,) = plain.batches
-    micro = tensors(segments, plain.policy.device, shared=plain.policy.shares_prompts)
+    micro = tensors(segments, plain.policy.device, shared=plain.policy.shares_rows)
     old_n = plain.policy.logprobs(micro, 1.0)[0].detach()
     weights_n, _ = importance_weights(old_n, micro.sampler_logprobs_n, settings.tis_cap)
     held = []

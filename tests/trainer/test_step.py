@@ -123,7 +123,7 @@ def test_good_rollouts_become_likelier_and_bad_ones_less(inputs: StepInputs) -> 
         policy = load_policy(
             inputs.model_dir, read_adapter(adapter), torch.float32, gradient_checkpointing=False
         )
-        micro = tensors(batch.segments, policy.device, shared=policy.shares_prompts)
+        micro = tensors(batch.segments, policy.device, shared=policy.shares_rows)
         with torch.no_grad():
             logprobs, _ = policy.logprobs(micro, 1.0)
         return float((micro.advantages_n * logprobs).sum())

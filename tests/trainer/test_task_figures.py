@@ -39,7 +39,7 @@ def told(
     settings = replace(SETTINGS, kl_coef=kl_coef, normalisation=normalisation)
     policy = load_policy(model, read_adapter(adapter), torch.float32, gradient_checkpointing=False)
     batch = collect(groups, settings)
-    batches = micro_batches(batch.segments, settings, shared=policy.shares_prompts)
+    batches = micro_batches(batch.segments, settings, shared=policy.shares_rows)
     assert len(batches) > 2
     references = None
     if kl_coef:

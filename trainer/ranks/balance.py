@@ -10,26 +10,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainer.batch import Segment
-from trainer.scoring.micro_batch import pieces, tokens
+from trainer.scoring.micro_batch import by_ids, pieces, tokens
 
-_PIECES = 4
-"""A rank's fair share has at least so many pieces, where segments are short enough. Of 1 to 12, 4
-and 8 left the fullest rank the least: with 4 it had, on the first and the last bundle of a night,
-1.02 times the fair share of one process's tokens for 2 ranks, 1.09 for 4, 1.10 and 1.20 for 8, what
-ranks compute twice included."""
+_PIECES = (1, 2, 3, 4, 6, 8)
+"""Of a rank's fair share, each tried. Many small pieces balance well, and share little. Of a
+night's bundles the fullest of 2 ranks had 1.00 to 1.03 times the fair share of one process's
+tokens, of 4 ranks 1.10, of 8 1.11 to 1.19."""
 
 
 def parts(found: Sequence[Segment], of: int, *, shared: bool) -> list[list[Segment]]:
     """The segments of each of `of` ranks: every segment once, the same parts on every rank.
 
-    shared: rows are shared. The largest piece goes first, each to the rank with the fewest tokens
-    (Graham's LPT rule). A rank has none where there are fewer segments than ranks.
+    shared: rows are shared. The way is taken that leaves the fullest rank the fewest tokens, what
+    several ranks compute included. A rank has none where there are fewer segments than ranks.
     """
-    whole = sum(s.n_inputs for s in found)
-    given: list[list[Segment]] = [[] for _ in range(of)]
+    ordered = sorted(found, key=by_ids)
+    if of == 1 or not ordered:
+        return [ordered, *([] for _ in range(of - 1))]
+    whole = tokens(ordered, shared)
+    sizes = [max(1, whole // (of * n)) for n in _PIECES]
+    ways = [_dealt(pieces(ordered, size, shared=shared), of, shared) for size in sizes]
+    return min(ways, key=lambda way: max(way[0]))[1]
+
+
+def _dealt(
+    cut: Sequence[Sequence[Segment]], of: int, shared: bool
+) -> tuple[list[int], list[list[Segment]]]:
+    """The tokens and the segments of each rank: the largest piece first, each to the rank with the
+    fewest tokens (Graham's LPT rule)."""
     taken = [0] * of
-    for segments in pieces(found, max(1, whole // (of * _PIECES)), shared=shared):
+    given: list[list[Segment]] = [[] for _ in range(of)]
+    for segments in cut:
         rank = min(range(of), key=lambda r: taken[r])
         given[rank] += segments
         taken[rank] += tokens(segments, shared)
-    return given
+    return taken, given

@@ -53,21 +53,21 @@ def micro_batches(
     """Group segments so that the inputs of a forward pass stay within the token budget.
 
     shared: rows are shared, and a micro-batch has several pieces where they fit. The fullest comes
-    first, so that memory that does not suffice is noticed at once. A segment longer than the budget
+    first, so that memory that does not suffice is noticed early. A segment longer than the budget
     is a micro-batch of its own: its length is the context's at most, and `trainer.budget` says
     whether it fits.
     """
     most = settings.microbatch_tokens  # which may ask for the machine's devices
     batches = pieces(found, most, shared=shared)
     if shared:
-        batches = [sorted(batch, key=_by_ids) for batch in _first_fit(batches, most, shared)]
+        batches = [sorted(batch, key=by_ids) for batch in _first_fit(batches, most, shared)]
     return tuple(tuple(batch) for batch in _fullest_first(batches, shared))
 
 
 def pieces(found: Iterable[Segment], most: int, *, shared: bool) -> list[list[Segment]]:
     """Segments that fit into `most` tokens together, the fullest piece first: such as begin alike
     where rows are shared, of about one length where they are padded."""
-    ordered = sorted(found, key=_by_ids)
+    ordered = sorted(found, key=by_ids)
     if shared:
         cut = _runs(ordered, most)
     else:
@@ -76,7 +76,8 @@ def pieces(found: Iterable[Segment], most: int, *, shared: bool) -> list[list[Se
     return _fullest_first(cut, shared)
 
 
-def _by_ids(segment: Segment) -> tuple[tuple[int, ...], str, int, int]:
+def by_ids(segment: Segment) -> tuple[tuple[int, ...], str, int, int]:
+    """The order in which neighbours begin alike; no two of a bundle's segments are equal in it."""
     return segment.ids, segment.task_id, segment.k, segment.spans[0].turn
 
 
@@ -138,12 +139,10 @@ def tokens(segments: Micro, shared: bool) -> int:
 
 
 def copies(segments: Micro, shared: bool) -> int:
-    """Positions whose keys and values a shared row keeps once more: those of each sequence that is
-    made of several pieces."""
-    if not shared:
-        return 0
-    row = Row.of([s.ids[:-1] for s in segments])
-    return sum(len(b.columns) for b in row.branches if len(b.seen) > 1)
+    """Positions whose keys and values a shared row keeps once more: of each sequence those that it
+    shares with the one before it."""
+    inputs = [s.ids[:-1] for s in segments]
+    return sum(in_common(before, ids) for before, ids in pairwise(inputs)) if shared else 0
 
 
 def tensors(segments: Micro, to: device, *, shared: bool) -> MicroBatch:

@@ -19,7 +19,8 @@ from typing import TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 
-_MOST = 4  # each holds the activations of a micro-batch
+MOST = 4
+"""Micro-batches that are computed at a time at most: each holds its activations."""
 _THREADS_VARIABLE = "OMP_NUM_THREADS"
 
 
@@ -29,7 +30,7 @@ def at_once(processes: int = 1, *, on_gpu: bool) -> int:
         return 1
     said = os.environ.get(_THREADS_VARIABLE, "")
     threads = int(said) if said.isdigit() else len(os.sched_getaffinity(0)) // processes
-    return min(_MOST, max(1, threads))
+    return min(MOST, max(1, threads))
 
 
 def in_order(
@@ -39,8 +40,9 @@ def in_order(
     alone: Callable[[T], bool] = lambda _: False,
 ) -> Iterator[R]:
     """work(item) of each item, in their order, so many at a time. The threads of this process are
-    shared out among them; an item that has to be alone has all of them, and is computed in this
-    thread. alone: whether it has to, although several may be computed at a time.
+    shared out among them, also where there are fewer items; one that has to be alone has all of
+    them, and is computed in this thread. alone: whether it has to, although several may be computed
+    at a time.
 
     Results of at_once + 2 items are held at most, that of the caller's included. Threads have none
     of torch's modes of this thread (`torch.no_grad`). An error is raised in its
@@ -50,7 +52,8 @@ def in_order(
         if is_alone or at_once == 1:
             yield from map(work, run)
         else:
-            yield from _several(work, run, at_once)
+            several = list(run)
+            yield from _several(work, several, min(at_once, len(several)))
 
 
 def _several(work: Callable[[T], R], items: Iterable[T], at_once: int) -> Iterator[R]:

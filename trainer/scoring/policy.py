@@ -59,7 +59,7 @@ _PROBE_REPEATS = 8
 
 
 class Policy:
-    """A loaded base + adapter on one device. shares_prompts: it takes micro-batches of one shared
+    """A loaded base + adapter on one device. shares_rows: it takes micro-batches of one shared
     row (`trainer.scoring.shared_prefix`). is_sharded: this rank has a part of the base's layers, so
     all ranks score at the same time (`trainer.scoring.sharded_base`). at_once: micro-batches that
     are computed in parallel (`trainer.scoring.parallel`)."""
@@ -69,17 +69,17 @@ class Policy:
         peft_model: Any,
         device: torch.device,
         *,
-        shares_prompts: bool = False,
+        shares_rows: bool = False,
         is_sharded: bool = False,
     ) -> None:
         self.model: nn.Module = peft_model
         self.device = device
-        self.shares_prompts = shares_prompts
+        self.shares_rows = shares_rows
         self.is_sharded = is_sharded
-        # Layers of models that share prompts are known to change nothing of their own in a pass.
-        alone = is_sharded or not shares_prompts or _changes_positions(peft_model)
+        # Layers of models that share rows are known to change nothing of their own in a pass.
+        alone = is_sharded or not shares_rows or _changes_positions(peft_model)
         self.at_once = 1 if alone else at_once(on_gpu=device.type == "cuda")
-        self._kernel = ATTENTION if shares_prompts else _SDPA
+        self._kernel = ATTENTION if shares_rows else _SDPA
         self._causal = peft_model.get_base_model()
         self._backbone = getattr(self._causal, self._causal.base_model_prefix)
         self._output = self._causal.get_output_embeddings()
@@ -128,7 +128,7 @@ class Policy:
         attention is written out oneDNN multiplies float32: attention's came from bfloat16, and the
         server rounds LoRA's too."""
         on_gpu = self.device.type == "cuda"
-        written = self.shares_prompts and is_written_out(self.dtype.itemsize, on_gpu=on_gpu)
+        written = self.shares_rows and is_written_out(self.dtype.itemsize, on_gpu=on_gpu)
         with by_onednn() if written else nullcontext():
             yield
 
@@ -264,7 +264,7 @@ def load_policy(
     if sharded:
         shard_base(getattr(base, base.base_model_prefix), set(base._no_split_modules or ()))
         model.to(device)
-    return Policy(model, device, shares_prompts=shares, is_sharded=sharded)
+    return Policy(model, device, shares_rows=shares, is_sharded=sharded)
 
 
 def layers_for(device: torch.device, dtype: torch.dtype) -> Callable[[nn.Module], None]:

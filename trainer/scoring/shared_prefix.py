@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from fieldkit.files.atomic import read_json
 from fieldkit.gate.processor import cpu_features
+from trainer.scoring.parallel import MOST
 
 if TYPE_CHECKING:
     from torch import Tensor, dtype
@@ -61,19 +62,23 @@ class Row:
     def of(cls, sequences: Sequence[tuple[int, ...]]) -> Row:
         """The row of these ids, in their order."""
         columns: list[tuple[int, ...]] = [()]
-        owns, cuts = [], {0}
+        owns: list[int] = []
+        end = 0
+        cuts = {0}  # where a piece begins, or the row ends
         for before, ids in pairwise(((), *sequences)):
             shared = columns[-1][: in_common(before, ids)]
-            owns.append(len(ids) - len(shared))
-            start, end = sum(owns[:-1]), sum(owns)
+            if shared:
+                cuts.add(shared[-1] + 1)
+            start, end = end, end + len(ids) - len(shared)
+            cuts.add(end)
             columns.append((*shared, *range(start, end)))
-            cuts |= {end, *(last + 1 for last in shared[-1:])}
-        starts = {start: i for i, start in enumerate(sorted(cuts))}
+            owns.append(end - start)
+        number = {column: i for i, column in enumerate(sorted(cuts))}
         branches = tuple(
-            Branch(of_ids, own, tuple(starts[c] for c in of_ids if c in starts))
+            Branch(of_ids, own, tuple(number[c] for c in of_ids if c in number))
             for of_ids, own in zip(columns[1:], owns, strict=True)
         )
-        return cls(tuple(b - a for a, b in pairwise(starts)), branches)
+        return cls(tuple(b - a for a, b in pairwise(number)), branches)
 
 
 def in_common(before: tuple[int, ...], ids: tuple[int, ...]) -> int:
@@ -161,10 +166,11 @@ def attend(
 
 
 def _joined(pieces: Sequence[Tensor], seen: Sequence[int]) -> Tensor:
-    """A sequence's keys or values."""
+    """A sequence's keys or values. A copy also where it is one piece: a view that attention keeps
+    for its backward pass would keep those of the whole row."""
     from torch import cat
 
-    return pieces[seen[0]] if len(seen) == 1 else cat([pieces[i] for i in seen], dim=2)
+    return cat([pieces[i] for i in seen], dim=2)
 
 
 def _causal(
@@ -193,7 +199,7 @@ def _causal(
     return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
 
 
-@lru_cache(maxsize=1)  # the layers of a pass have one row after another
+@lru_cache(maxsize=MOST)  # the layers of a micro-batch have one row after another
 def _triangle(length: int, kind: dtype) -> Tensor:
     """What is added to attention's scores so that a position sees no later one. The rows of a
     sequence's last positions are the mask of these."""

@@ -132,9 +132,9 @@ def _held_out(reader: RunReader) -> list[Trajectory]:
 def summary_work(step: StepSummary, group_size: int, limit: int, where: str) -> StepWork:
     """The work as step.json tells it. limit: most tokens that an episode samples.
 
-    The trainer's inputs are every id of the groups that it used, a group's common prompt once: an
-    engine with a prefix cache reads and samples at most as many. Before trainers shared a prompt
-    they counted it for each attempt. Raises `BadInput` beginning with `where`.
+    The trainer's inputs are every id of the attempts that it used, also those that it computes once
+    for several: an engine with a prefix cache reads and samples at most as many. Raises `BadInput`
+    beginning with `where`.
     """
     trained, episodes = step.train, step.n_trajectories
     if missing := {"n_input_tokens", "n_scored_tokens", "n_used"} - trained.keys():

@@ -47,7 +47,7 @@ def test_the_weighted_sum_of_the_turns_is_the_gradient_of_the_trainer(
     group = surprising(make_group(random.Random(3), adapter_sha(adapter), rewards=(0.0, 1.0, 0.4)))
     settings = TrainerSettings(kl_coef=0.0, tis_cap=CAP)
     batch = collect([group], settings)
-    batches = micro_batches(batch.segments, settings, shared=policy.shares_prompts)
+    batches = micro_batches(batch.segments, settings, shared=policy.shares_rows)
     policy.model.zero_grad()
     accumulate_gradient(policy, batch, batches, None, settings, Lines(StringIO()))
     theirs_P = torch.cat([p.grad.flatten() for p in policy.lora().values() if p.grad is not None])

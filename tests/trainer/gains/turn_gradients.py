@@ -80,7 +80,7 @@ def _by_row(
     task_id, ones = trajectories[0].task_id, (1.0,) * len(trajectories)
     group = RolloutGroup(1, "", task_id, tuple(trajectories), ones, Signal.LEARNABLE)
     for segment in collect([group], TrainerSettings(temperature=temperature)).segments:
-        micro = tensors([segment], policy.device, shared=policy.shares_prompts)
+        micro = tensors([segment], policy.device, shared=policy.shares_rows)
         logprobs_n, _ = policy.logprobs(micro, temperature)
         unlikely_n = logprobs_n.detach() < math.log(UNLIKELY)
         start = 0

@@ -133,18 +133,30 @@ def test_the_trainer_takes_it_for_bfloat16_where_the_processor_multiplies_that(
     assert writes_out(tiny_model, item_bytes, on_gpu=on_gpu) is written_out
 
 
-def test_a_row_of_branches_is_each_sequence_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_of_branches_is_each_sequence_by_itself_and_so_are_gradients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Through the door that the model's layers use."""
     monkeypatch.setattr(shared_prefix, "_multiplies_bf16", lambda: True)
     prompt, turn = tuple(range(9)), tuple(range(20, 160))
     row = Row.of([prompt, (*prompt, *turn), (*prompt, *turn[:60], 1, 2, 3), (*range(200, 207),)])
     assert row.pieces == (9, 60, 80, 3, 7)
-    query, key, value, _ = drawn(159, 159)
-    out, _ = attend(torch.nn.Module(), query, key, value, None, SCALING, row)
-    for branch in row.branches:
-        q, k, v = (x[:, :, branch.columns] for x in (query, key, value))
-        alone = by_pytorch(q, k, v, SCALING)
-        assert torch.allclose(out[:, branch.columns], alone.transpose(1, 2), atol=2e-2)
+    four = drawn(159, 159)
+
+    def in_the_row(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        return attend(torch.nn.Module(), query, key, value, None, scaling, row)[0].transpose(1, 2)
+
+    def one_by_one(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        parts = []
+        for branch in row.branches:
+            q, k, v = (x[:, :, branch.columns] for x in (query, key, value))
+            parts.append(by_pytorch(q, k, v, scaling)[:, :, branch.shared :])
+        return torch.cat(parts, dim=2)
+
+    exact = with_gradients(one_by_one, four, torch.float64)
+    with by_onednn():
+        ours = with_gradients(in_the_row, four, torch.bfloat16)
+    assert max(apart(ours, exact)) < 1e-2
 
 
 class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -18,7 +18,7 @@ from tests.trainer.conftest import make_group
 from trainer.batch import Segment, Span, collect
 from trainer.scoring.micro_batch import (
     Micro,
-    _by_ids,
+    by_ids,
     micro_batches,
     pieces,
     tensors,
@@ -82,10 +82,6 @@ def test_a_segment_longer_than_the_budget_is_a_micro_batch_of_one() -> None:
     assert [len(b) for b in batches] == [1, 1]
 
 
-def names(batches: Iterable[Micro]) -> list[tuple[str, ...]]:
-    return [tuple(f"{s.task_id}{s.k}" for s in batch) for batch in batches]
-
-
 def test_a_task_is_split_only_where_it_does_not_fit_by_itself() -> None:
     segments = task("a", 10, (5, 5)) + task("b", 10, (5, 5)) + task("c", 10, (4, 4, 4, 4))
     settings = TrainerSettings(tokens_per_microbatch=19)
@@ -128,7 +124,7 @@ def test_runs_have_as_few_tokens_as_sorted_segments_can_be_cut_into(
     rows: list[list[int]], most: int
 ) -> None:
     """By every cut that there is."""
-    found = sorted((segment("a", k, (*ids,), 1) for k, ids in enumerate(rows)), key=_by_ids)
+    found = sorted((segment("a", k, (*ids,), 1) for k, ids in enumerate(rows)), key=by_ids)
 
     def ways(left: list[Segment]) -> Iterable[list[list[Segment]]]:
         if not left:
@@ -141,7 +137,7 @@ def test_runs_have_as_few_tokens_as_sorted_segments_can_be_cut_into(
         return sum(tokens(run, shared=True) for run in runs), len(runs)
 
     given_back = pieces(found, most, shared=True)
-    assert sorted((s for run in given_back for s in run), key=_by_ids) == found
+    assert sorted((s for run in given_back for s in run), key=by_ids) == found
     assert cost(given_back) == min(map(cost, ways(found)))
 
 
@@ -162,12 +158,11 @@ def test_no_two_micro_batches_would_fit_into_one(
         for s in task(f"t{i}", prompt + 1, (*replies,))
     ]
     settings = TrainerSettings(tokens_per_microbatch=budget)
-    for shared in (True, False):
-        batches = micro_batches(found, settings, shared=shared)
-        sizes = {id(s): tokens(p, True) for p in pieces(found, budget, shared=True) for s in p[:1]}
-        for a, b in combinations(batches, 2):
-            side_by_side = sum(sizes.get(id(s), 0) for s in (*a, *b))
-            assert (side_by_side if shared else tokens([*a, *b], shared)) > budget
+    sizes = {id(s): tokens(p, True) for p in pieces(found, budget, shared=True) for s in p[:1]}
+    for a, b in combinations(micro_batches(found, settings, shared=True), 2):
+        assert sum(sizes.get(id(s), 0) for s in (*a, *b)) > budget  # of the pieces in both
+    for a, b in combinations(micro_batches(found, settings, shared=False), 2):
+        assert tokens([*a, *b], shared=False) > budget
 
 
 def test_a_segment_may_be_as_long_as_the_context_of_a_large_model() -> None:
@@ -241,11 +236,11 @@ def test_logprobs_and_gradients_are_those_of_each_segment_by_itself(architecture
     nested = [segment("b", k, ids[:n], 9) for k, n in enumerate((12, 17, 17))]
     bits = random.Random(1)
     tree = [segment("d", k, (5, *bits.choices((0, 1), k=9)), 3) for k in range(6)]
-    segments = task("a", 11, (3, 6, 4)) + nested + sorted(tree, key=_by_ids) + task("c", 5, (7,))
+    segments = task("a", 11, (3, 6, 4)) + nested + sorted(tree, key=by_ids) + task("c", 5, (7,))
     row = Row.of([s.ids[:-1] for s in segments])
     assert max(len(b.seen) for b in row.branches) > 3
     register()
-    policy = Policy(peft_model(architecture), CPU, shares_prompts=True)
+    policy = Policy(peft_model(architecture), CPU, shares_rows=True)
     policy.model.train()
     with policy.attention("sdpa"):
         alone, gradient = scored(policy, [[s] for s in segments], shared=False)

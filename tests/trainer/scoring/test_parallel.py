@@ -69,6 +69,7 @@ def test_threads_are_shared_out_and_given_back() -> None:
         assert torch.get_num_threads() == 5
         assert set(in_order(lambda _: torch.get_num_threads(), range(6), 1)) == {5}
         assert set(in_order(lambda _: torch.get_num_threads(), range(9), 8)) == {1}
+        assert set(in_order(lambda _: torch.get_num_threads(), range(1), 2)) == {5}
         seen: list[int] = []
         other = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
         other.start()

@@ -94,15 +94,15 @@ def test_a_core_each_has_a_micro_batch_where_the_layers_keep_nothing_of_a_pass(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     known = load(tiny_model, adapter)
-    assert known.shares_prompts
+    assert known.shares_rows
     assert known.at_once == 3
     cpu = torch.device("cpu")
-    assert Policy(known.model, cpu, shares_prompts=False).at_once == 1  # layers nobody has read
-    assert Policy(known.model, cpu, shares_prompts=True, is_sharded=True).at_once == 1
-    assert Policy(known.model, torch.device("cuda:0"), shares_prompts=True).at_once == 1
+    assert Policy(known.model, cpu, shares_rows=False).at_once == 1  # layers nobody has read
+    assert Policy(known.model, cpu, shares_rows=True, is_sharded=True).at_once == 1
+    assert Policy(known.model, torch.device("cuda:0"), shares_rows=True).at_once == 1
     rotary: Any = known.model.get_base_model().model.rotary_emb  # type: ignore[operator]
     rotary.rope_type = "longrope"  # whose frequencies follow the length of what is scored
-    assert Policy(known.model, cpu, shares_prompts=True).at_once == 1
+    assert Policy(known.model, cpu, shares_rows=True).at_once == 1
 
 
 @pytest.mark.parametrize("multiplies", [True, False])
