@@ -23,6 +23,13 @@ _CONFIGS: dict[str, Any] = {
     "llama": transformers.LlamaConfig(**_SIZES, tie_word_embeddings=True),
     "qwen2": transformers.Qwen2Config(**_SIZES),
     "qwen3": transformers.Qwen3Config(**_SIZES),
+    "mistral": transformers.MistralConfig(**_SIZES, sliding_window=6),
+    "gemma3": transformers.Gemma3TextConfig(
+        **_SIZES,
+        sliding_window=6,
+        layer_types=["sliding_attention", "full_attention"],
+        query_pre_attn_scalar=8,
+    ),
     "gpt2": transformers.GPT2Config(
         vocab_size=VOCABULARY,
         n_positions=64,

@@ -12,7 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    Qwen3Config,
+)
 
 from fieldkit.errors import Shortage
 from fieldkit.gate.memory import Available
@@ -424,14 +428,17 @@ def a_model(request: pytest.FixtureRequest, tiny_model: Path, tmp_path: Path) ->
     """The tiny model, or one of another kind."""
     if request.param == "llama":
         return tiny_model
-    config = Qwen3Config(**SIZES, head_dim=16)  # each head has a norm, and twice the width
-    Qwen3ForCausalLM(config).save_pretrained(tmp_path / "qwen3")  # type: ignore[no-untyped-call]
-    return tmp_path / "qwen3"
+    make: Any = AutoModelForCausalLM.from_config
+    config: Any = Qwen3Config(**SIZES, head_dim=16)  # each head has a norm, and twice the width
+    if request.param == "gemma3":  # and a layer has four norms, not Llama's
+        config = Gemma3TextConfig(**SIZES, head_dim=16, sliding_window=64)
+    make(config).save_pretrained(tmp_path / "other")
+    return tmp_path / "other"
 
 
 @pytest.mark.parametrize(("item_bytes", "written_out"), KINDS)
 @pytest.mark.parametrize("targets", [("q_proj", "v_proj"), LINEAR])
-@pytest.mark.parametrize("a_model", ["llama", "qwen3"], indirect=True)
+@pytest.mark.parametrize("a_model", ["llama", "qwen3", "gemma3"], indirect=True)
 def test_a_token_keeps_what_the_model_saves_for_its_backward_pass(
     a_model: Path,
     tmp_path: Path,

@@ -24,14 +24,17 @@ _BLOCK = 256
 """Queries at a time: what the scores hold is bounded, and a block skips the keys after it."""
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float, window: int | None = None
+) -> Tensor:
     """softmax(query · keyᵀ · scaling) · value, where the queries are the last n of S positions.
 
-    query (1, heads, n, d), key and value (1, key heads, S, d) → (1, heads, n, d).
+    query (1, heads, n, d), key and value (1, key heads, S, d) → (1, heads, n, d). window: so many
+    positions are seen, the query's own the last of them.
     """
     of_each_key_head = query[0].view(key.shape[1], -1, *query.shape[2:])
     apply: Any = _Attention.apply
-    out: Tensor = apply(of_each_key_head, key[0], value[0], scaling)
+    out: Tensor = apply(of_each_key_head, key[0], value[0], scaling, window)
     return out.flatten(0, 1)[None]
 
 
@@ -44,51 +47,64 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, query_KRnd: Tensor, key_KSd: Tensor, value_KSd: Tensor, scaling: float
+        ctx: Any,
+        query_KRnd: Tensor,
+        key_KSd: Tensor,
+        value_KSd: Tensor,
+        scaling: float,
+        window: int | None,
     ) -> Tensor:
         out = torch.empty_like(query_KRnd)
-        for rows, seen in _blocks(query_KRnd, key_KSd):
-            query, key, value = query_KRnd[:, :, rows], key_KSd[:, :seen], value_KSd[:, :seen]
-            weights = _weights(query, key, scaling).to(value.dtype)
+        for rows, seen in _blocks(query_KRnd, key_KSd, window):
+            query, key, value = query_KRnd[:, :, rows], key_KSd[:, seen], value_KSd[:, seen]
+            weights = _weights(query, key, scaling, window).to(value.dtype)
             out[:, :, rows] = (weights @ value).view(query.shape)
         ctx.save_for_backward(query_KRnd, key_KSd, value_KSd)
-        ctx.scaling = scaling
+        ctx.sees = scaling, window
         return out
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         query_KRnd, key_KSd, value_KSd = ctx.saved_tensors
+        scaling, window = ctx.sees
         of_query = torch.empty_like(query_KRnd)
         of_key, of_value = (torch.zeros(x.shape) for x in (key_KSd, value_KSd))
-        for rows, seen in _blocks(query_KRnd, key_KSd):
-            query, key, value = query_KRnd[:, :, rows], key_KSd[:, :seen], value_KSd[:, :seen]
-            weights = _weights(query, key, ctx.scaling)
+        for rows, seen in _blocks(query_KRnd, key_KSd, window):
+            query, key, value = query_KRnd[:, :, rows], key_KSd[:, seen], value_KSd[:, seen]
+            weights = _weights(query, key, scaling, window)
             of_out = _folded(gradients[0][:, :, rows])
             of_weights = _exact(of_out, value)
             of_scores: Tensor = torch._softmax_backward_data(of_weights, weights, -1, weights.dtype)
             of_scores = of_scores.to(key.dtype)
             of_query[:, :, rows] = (of_scores @ key).view(query.shape)
-            of_key[:, :seen] += of_scores.mT @ _folded(query)
-            of_value[:, :seen] += weights.to(value.dtype).mT @ of_out
+            of_key[:, seen] += of_scores.mT @ _folded(query)
+            of_value[:, seen] += weights.to(value.dtype).mT @ of_out
             del weights, of_weights, of_scores  # before the next block's
-        of_query, of_key = of_query.mul_(ctx.scaling), of_key.mul_(ctx.scaling)
-        return of_query, of_key.to(key_KSd.dtype), of_value.to(value_KSd.dtype), None
+        of_query, of_key = of_query.mul_(scaling), of_key.mul_(scaling)
+        return of_query, of_key.to(key_KSd.dtype), of_value.to(value_KSd.dtype), None, None
 
 
-def _blocks(query_KRnd: Tensor, key_KSd: Tensor) -> Iterator[tuple[slice, int]]:
-    """The rows of each block, and how many keys the last of them sees."""
+def _blocks(
+    query_KRnd: Tensor, key_KSd: Tensor, window: int | None
+) -> Iterator[tuple[slice, slice]]:
+    """The rows of each block, and the keys that any of them sees."""
     n = query_KRnd.shape[2]
     before = key_KSd.shape[1] - n
     for start in range(0, n, _BLOCK):
         end = min(start + _BLOCK, n)
-        yield slice(start, end), before + end
+        first = 0 if window is None else max(0, before + start + 1 - window)
+        yield slice(start, end), slice(first, before + end)
 
 
-def _weights(query_KRnd: Tensor, key_KSd: Tensor, scaling: float) -> Tensor:
+def _weights(query_KRnd: Tensor, key_KSd: Tensor, scaling: float, window: int | None) -> Tensor:
     """P of a block, whose queries are the last positions of the keys: (K, R·n, S), float32."""
-    n = query_KRnd.shape[2]
+    n, of = query_KRnd.shape[2], key_KSd.shape[1]
     scores = _exact(_folded(query_KRnd), key_KSd).mul_(scaling)
-    scores.view(len(scores), -1, n, key_KSd.shape[1])[..., -n:].add_(_later()[:n, :n])
+    by_query = scores.view(len(scores), -1, n, of)
+    by_query[..., -n:].add_(_later()[:n, :n])
+    if window is not None and of > window:
+        out_of_sight = of - window  # for the last query, and one fewer for each before it
+        by_query[..., -out_of_sight:, :out_of_sight].add_(_earlier()[:out_of_sight, :out_of_sight])
     return torch.softmax(scores, dim=-1)
 
 
@@ -106,3 +122,10 @@ def _exact(a_Knd: Tensor, b_KSd: Tensor) -> Tensor:
 def _later() -> Tensor:
     """What is added to a block's scores so that a position sees no later one."""
     return torch.full((_BLOCK, _BLOCK), float("-inf")).triu_(1)
+
+
+@cache
+def _earlier() -> Tensor:
+    """What is added so that each of a block's last queries misses one position more than the one
+    before it, the first of them one."""
+    return torch.full((_BLOCK, _BLOCK), float("-inf")).tril_()

@@ -192,7 +192,10 @@ class Policy:
 def _changes_positions(model: nn.Module) -> bool:
     """Whether its rotary frequencies follow the length of what is scored, in transformers' module
     that all passes share."""
-    kinds = {getattr(module, "rope_type", None) for module in model.modules()}
+    found = (getattr(module, "rope_type", None) for module in model.modules())
+    kinds = {
+        kind for each in found for kind in (each.values() if isinstance(each, dict) else [each])
+    }
     return not kinds.isdisjoint(FOLLOW_LENGTH)
 
 

@@ -21,14 +21,18 @@ from fieldkit.gate.processor import cpu_features
 from trainer.scoring.parallel import MOST
 
 if TYPE_CHECKING:
-    from torch import Tensor, dtype
+    from torch import Tensor, device, dtype
     from torch.nn import Module
 
 ATTENTION = "shared_prefix"
 """The name under which transformers finds `attend`."""
 
-_MODELS = ("llama", "mistral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
-"""`model_type`s whose attention goes through transformers' interface and through nothing else."""
+_WINDOWED = ("gemma3_text", "mistral", "qwen2", "qwen3", "qwen3_moe")
+_MODELS = (*_WINDOWED, "llama", "qwen2_moe")
+"""`model_type`s whose attention goes through transformers' interface and through nothing else; the
+first ones tell it a layer's sliding window."""
+_OWN_LAYERS = ("gemma3_text",)
+"""Of them those with norms and MLPs that are not Llama's."""
 
 
 @dataclass(frozen=True)
@@ -94,21 +98,22 @@ def in_common(before: tuple[int, ...], ids: tuple[int, ...]) -> int:
 
 
 def can_share(model_dir: Path) -> bool:
-    """Whether a model's rows may be shared: its attention is known, and every layer of it sees the
-    whole context."""
+    """Whether a model's rows may be shared: its attention is known, and looks back only."""
     config = read_json(model_dir / "config.json")
     layers = config.get("layer_types")
     windowed = config.get("sliding_window") and config.get("use_sliding_window", True)
     whole = set(layers) == {"full_attention"} if layers else not windowed
-    return config.get("model_type") in _MODELS and whole
+    known = config.get("model_type") in (_MODELS if whole else _WINDOWED)
+    return known and not config.get("use_bidirectional_attention")
 
 
 def has_lean_layers(model_dir: Path) -> bool:
-    """Whether `lean_layers` replaces a model's: it shares rows, and its MLPs are dense and gated by
-    SiLU."""
+    """Whether `lean_layers` replaces a model's: it shares rows, its norms are Llama's, and its MLPs
+    are dense and gated by SiLU."""
     config = read_json(model_dir / "config.json")
+    alike = config.get("model_type") not in _OWN_LAYERS
     dense = not {"num_experts", "num_local_experts"} & config.keys()
-    return can_share(model_dir) and dense and config.get("hidden_act", "silu") == "silu"
+    return can_share(model_dir) and alike and dense and config.get("hidden_act", "silu") == "silu"
 
 
 def writes_out(model_dir: Path, item_bytes: int, *, on_gpu: bool) -> bool:
@@ -141,24 +146,30 @@ def attend(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
+    sliding_window: int | None = None,
     row: Row | None = None,
     **unused: Any,
 ) -> tuple[Tensor, None]:
     """Causal attention, within each sequence of the one row where there is a `row`.
 
     query (B, heads, S, d), key and value (B, key heads, S, d) → (B, S, heads, d). Without a `row`
-    each of the B rows is one sequence, padded on the right. Dropout is 0 in this trainer.
+    each of the B rows is one sequence, padded on the right. sliding_window: positions that each one
+    sees, itself included; None: all before it. Dropout is 0 in this trainer.
     """
     from torch import cat, split
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     if row is None:
-        return sdpa_attention_forward(module, query, key, value, None, scaling=scaling)
+        length, mask = query.shape[2], None
+        if sliding_window is not None and length > sliding_window:
+            mask = _hidden(length, sliding_window, query.dtype, query.device)
+        return sdpa_attention_forward(module, query, key, value, mask, scaling=scaling)
     keys, values = (split(x, [*row.pieces], dim=2) for x in (key, value))
     queries = split(query, [b.own for b in row.branches], dim=2)
-    longest = max((len(b.columns) for b in row.branches if b.shared), default=0)
+    longest = max(len(b.columns) for b in row.branches)
+    sees = (scaling, sliding_window, longest)
     parts = [
-        _causal(own, _joined(keys, b.seen), _joined(values, b.seen), scaling, longest)
+        _causal(own, _joined(keys, b.seen), _joined(values, b.seen), *sees)
         for own, b in zip(queries, row.branches, strict=True)
         if b.own
     ]
@@ -174,7 +185,12 @@ def _joined(pieces: Sequence[Tensor], seen: Sequence[int]) -> Tensor:
 
 
 def _causal(
-    query: Tensor, key: Tensor, value: Tensor, scaling: float | None, longest: int
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scaling: float | None,
+    window: int | None,
+    longest: int,
 ) -> Tensor:
     """The queries are the last positions of the keys, of which no sequence has more than
     `longest`."""
@@ -182,32 +198,36 @@ def _causal(
     from torch.nn.functional import scaled_dot_product_attention
 
     n, of = query.shape[2], key.shape[2]
+    if window is not None and of <= window:
+        window = None
     if is_written_out(query.dtype.itemsize, on_gpu=query.is_cuda):
         from trainer.scoring.cpu_attention import attention
 
-        return attention(query, key, value, query.shape[3] ** -0.5 if scaling is None else scaling)
+        scaling = query.shape[3] ** -0.5 if scaling is None else scaling
+        return attention(query, key, value, scaling, window)
     if (repeats := query.shape[1] // key.shape[1]) > 1:
         # As late as this: a view of repeated keys would keep all of a row's for the backward pass.
         key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
-    if n == of:
+    if n == of and window is None:
         return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling)
     mask: Any
-    if query.is_cuda:
+    if query.is_cuda and window is None:
         mask = causal_lower_right(n, of)
     else:  # which is written out here, for each sequence and each layer
-        mask = _triangle(longest, query.dtype)[of - n : of, :of]
+        mask = _hidden(longest, window, query.dtype, query.device)[of - n : of, :of]
     return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
 
 
-@lru_cache(maxsize=MOST)  # the layers of a micro-batch have one row after another
-def _triangle(length: int, kind: dtype) -> Tensor:
-    """What is added to attention's scores so that a position sees no later one. The rows of a
-    sequence's last positions are the mask of these."""
-    from torch import full
+@lru_cache(maxsize=2 * MOST)  # the layers of a micro-batch have one row, and two kinds at most
+def _hidden(length: int, window: int | None, kind: dtype, where: device) -> Tensor:
+    """What is added to attention's scores so that a position sees no later one, and none before its
+    window. The rows of a sequence's last positions are the mask of these."""
+    from torch import full, tril
 
-    return full((length, length), float("-inf"), dtype=kind).triu_(1)
+    mask = full((length, length), float("-inf"), dtype=kind, device=where)
+    return mask.triu(1) if window is None else mask.triu(1) + tril(mask, -window)
 
 
 def forget() -> None:
     """Let go what is kept between the layers of a pass."""
-    _triangle.cache_clear()
+    _hidden.cache_clear()

@@ -23,6 +23,7 @@ HEADS, KEY_HEADS, WIDTH = 6, 2, 16
 SCALING = WIDTH**-0.5
 LENGTHS = ((5, 5), (40, 71), (256, 256), (257, 300), (600, 601), (1, 200))
 """Queries, and the positions of which they are the last: in one block, at its bound, in several."""
+WINDOWS = (1, 7, 255, 256, 257, 300, 599, 10_000)
 
 Four = tuple[Tensor, Tensor, Tensor, Tensor]
 Attention = Callable[[Tensor, Tensor, Tensor, float], Tensor]
@@ -44,12 +45,18 @@ def drawn(
     return query * spread, key * spread, value, of_out
 
 
-def by_pytorch(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+def by_pytorch(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float, window: int = 10**6
+) -> Tensor:
     """What is replaced: its kernel, with the heads of keys and values repeated."""
     n, of = query.shape[2], key.shape[2]
-    seen = torch.ones(n, of, dtype=torch.bool).tril_(of - n)
+    seen = torch.ones(n, of, dtype=torch.bool).tril_(of - n).triu_(of - n + 1 - window)
     key, value = (x.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for x in (key, value))
     return scaled_dot_product_attention(query, key, value, attn_mask=seen, scale=scaling)
+
+
+def within(window: int, of: Callable[..., Tensor]) -> Attention:
+    return lambda query, key, value, scaling: of(query, key, value, scaling, window)
 
 
 def with_gradients(of: Attention, four: Four, kind: torch.dtype) -> Four:
@@ -69,6 +76,16 @@ def test_in_float32_it_is_pytorchs_to_six_digits(queries: int, positions: int) -
     four = drawn(queries, positions)
     exact = with_gradients(by_pytorch, four, torch.float64)
     assert max(apart(with_gradients(attention, four, torch.float32), exact)) < 2e-6
+
+
+@pytest.mark.parametrize(("queries", "positions"), LENGTHS)
+@pytest.mark.parametrize("window", WINDOWS)
+def test_a_window_is_pytorchs_mask_to_six_digits(queries: int, positions: int, window: int) -> None:
+    four = drawn(queries, positions)
+    exact = with_gradients(within(window, by_pytorch), four, torch.float64)
+    found = with_gradients(within(window, attention), four, torch.float32)
+    for ours, theirs in zip(found, exact, strict=True):  # with a window of 1 two are 0
+        assert (ours - theirs).norm() < 2e-6 * max(theirs.norm().item(), 1.0)
 
 
 @pytest.mark.parametrize(("queries", "positions"), LENGTHS)
@@ -144,7 +161,9 @@ def test_a_row_of_branches_is_each_sequence_by_itself_and_so_are_gradients(
     four = drawn(159, 159)
 
     def in_the_row(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        return attend(torch.nn.Module(), query, key, value, None, scaling, row)[0].transpose(1, 2)
+        return attend(torch.nn.Module(), query, key, value, None, scaling, row=row)[0].transpose(
+            1, 2
+        )
 
     def one_by_one(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         parts = []

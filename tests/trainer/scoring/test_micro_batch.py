@@ -225,7 +225,8 @@ def test_each_trained_token_is_predicted_from_the_id_before_it(shared: bool) -> 
 
 # --- and nothing changes --------------------------------------------------------------------------
 
-SHARING = ("llama", "qwen2", "qwen3", "moe")
+SHARING = ("llama", "qwen2", "qwen3", "moe", "mistral", "gemma3")
+"""The last two have sliding windows, shorter than the segments."""
 
 
 @pytest.mark.parametrize("architecture", SHARING)
@@ -244,9 +245,10 @@ def test_logprobs_and_gradients_are_those_of_each_segment_by_itself(architecture
     policy.model.train()
     with policy.attention("sdpa"):
         alone, gradient = scored(policy, [[s] for s in segments], shared=False)
-    together, same_gradient = scored(policy, [segments], shared=True)
-    assert torch.allclose(alone, together, atol=1e-5)
-    assert (gradient - same_gradient).norm() <= 1e-5 * gradient.norm()
+    for shared in (True, False):  # in padded rows too, as the canary has them
+        together, same_gradient = scored(policy, [segments], shared=shared)
+        assert torch.allclose(alone, together, atol=1e-5)
+        assert (gradient - same_gradient).norm() <= 1e-5 * gradient.norm()
     assert gradient.norm() > 1e-3
 
 
@@ -265,7 +267,7 @@ def scored(
     return torch.cat(found), torch.cat([g.flatten() for g in gradients if g is not None])
 
 
-def test_rows_are_shared_only_where_every_layer_sees_the_whole_context(tmp_path: Path) -> None:
+def test_rows_are_shared_where_attention_is_known_and_tells_its_window(tmp_path: Path) -> None:
     def shares(text: str) -> bool:
         (tmp_path / "config.json").write_text(text)
         return can_share(tmp_path)
@@ -273,6 +275,10 @@ def test_rows_are_shared_only_where_every_layer_sees_the_whole_context(tmp_path:
     assert shares('{"model_type": "llama"}')
     assert shares('{"model_type": "mistral", "sliding_window": null}')
     assert shares('{"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": false}')
-    assert not shares('{"model_type": "mistral", "sliding_window": 4096}')
-    assert not shares('{"model_type": "qwen2", "layer_types": ["sliding_attention"]}')
+    assert shares('{"model_type": "mistral", "sliding_window": 4096}')
+    assert shares('{"model_type": "qwen2", "layer_types": ["sliding_attention"]}')
+    assert shares('{"model_type": "gemma3_text", "layer_types": ["sliding_attention"]}')
+    assert shares('{"model_type": "qwen2_moe", "layer_types": ["full_attention"]}')
+    assert not shares('{"model_type": "qwen2_moe", "layer_types": ["sliding_attention"]}')
+    assert not shares('{"model_type": "gemma3_text", "use_bidirectional_attention": true}')
     assert not shares('{"model_type": "gpt2"}')

@@ -12,6 +12,7 @@ from torch import nn
 
 from fieldkit.errors import BadInput
 from fieldkit.training.adapter import read_adapter
+from tests.fieldkit.peft_models import peft_model
 from trainer.canary import _score
 from trainer.scoring import policy, shared_prefix
 from trainer.scoring.fused_layers import fuse
@@ -100,6 +101,8 @@ def test_a_core_each_has_a_micro_batch_where_the_layers_keep_nothing_of_a_pass(
     assert Policy(known.model, cpu, shares_rows=False).at_once == 1  # layers nobody has read
     assert Policy(known.model, cpu, shares_rows=True, is_sharded=True).at_once == 1
     assert Policy(known.model, torch.device("cuda:0"), shares_rows=True).at_once == 1
+    two_kinds = Policy(peft_model("gemma3"), cpu, shares_rows=True)  # of rotary frequencies
+    assert two_kinds.at_once == 3
     rotary: Any = known.model.get_base_model().model.rotary_emb  # type: ignore[operator]
     rotary.rope_type = "longrope"  # whose frequencies follow the length of what is scored
     assert Policy(known.model, cpu, shares_rows=True).at_once == 1
