@@ -28,7 +28,7 @@ _CONFIGS: dict[str, Any] = {
         **_SIZES,
         sliding_window=6,
         layer_types=["sliding_attention", "full_attention"],
-        query_pre_attn_scalar=8,
+        query_pre_attn_scalar=4,  # another one than the width of a head
     ),
     "gpt2": transformers.GPT2Config(
         vocab_size=VOCABULARY,

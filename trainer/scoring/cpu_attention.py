@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_BLOCK = 256
+BLOCK = 256
 """Queries at a time: what the scores hold is bounded, and a block skips the keys after it."""
 
 
@@ -55,7 +55,7 @@ class _Attention(torch.autograd.Function):
         window: int | None,
     ) -> Tensor:
         out = torch.empty_like(query_KRnd)
-        for rows, seen in _blocks(query_KRnd, key_KSd, window):
+        for rows, seen in blocks(query_KRnd.shape[2], key_KSd.shape[1], window):
             query, key, value = query_KRnd[:, :, rows], key_KSd[:, seen], value_KSd[:, seen]
             weights = _weights(query, key, scaling, window).to(value.dtype)
             out[:, :, rows] = (weights @ value).view(query.shape)
@@ -69,7 +69,7 @@ class _Attention(torch.autograd.Function):
         scaling, window = ctx.sees
         of_query = torch.empty_like(query_KRnd)
         of_key, of_value = (torch.zeros(x.shape) for x in (key_KSd, value_KSd))
-        for rows, seen in _blocks(query_KRnd, key_KSd, window):
+        for rows, seen in blocks(query_KRnd.shape[2], key_KSd.shape[1], window):
             query, key, value = query_KRnd[:, :, rows], key_KSd[:, seen], value_KSd[:, seen]
             weights = _weights(query, key, scaling, window)
             of_out = _folded(gradients[0][:, :, rows])
@@ -84,14 +84,12 @@ class _Attention(torch.autograd.Function):
         return of_query, of_key.to(key_KSd.dtype), of_value.to(value_KSd.dtype), None, None
 
 
-def _blocks(
-    query_KRnd: Tensor, key_KSd: Tensor, window: int | None
-) -> Iterator[tuple[slice, slice]]:
-    """The rows of each block, and the keys that any of them sees."""
-    n = query_KRnd.shape[2]
-    before = key_KSd.shape[1] - n
-    for start in range(0, n, _BLOCK):
-        end = min(start + _BLOCK, n)
+def blocks(n: int, of: int, window: int | None) -> Iterator[tuple[slice, slice]]:
+    """The queries of each block, where n of them are the last of so many positions, and the keys
+    that any of the block sees."""
+    before = of - n
+    for start in range(0, n, BLOCK):
+        end = min(start + BLOCK, n)
         first = 0 if window is None else max(0, before + start + 1 - window)
         yield slice(start, end), slice(first, before + end)
 
@@ -121,11 +119,11 @@ def _exact(a_Knd: Tensor, b_KSd: Tensor) -> Tensor:
 @cache
 def _later() -> Tensor:
     """What is added to a block's scores so that a position sees no later one."""
-    return torch.full((_BLOCK, _BLOCK), float("-inf")).triu_(1)
+    return torch.full((BLOCK, BLOCK), float("-inf")).triu_(1)
 
 
 @cache
 def _earlier() -> Tensor:
     """What is added so that each of a block's last queries misses one position more than the one
     before it, the first of them one."""
-    return torch.full((_BLOCK, _BLOCK), float("-inf")).tril_()
+    return torch.full((BLOCK, BLOCK), float("-inf")).tril_()

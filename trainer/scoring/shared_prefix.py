@@ -102,8 +102,9 @@ def can_share(model_dir: Path) -> bool:
     config = read_json(model_dir / "config.json")
     layers = config.get("layer_types")
     windowed = config.get("sliding_window") and config.get("use_sliding_window", True)
-    whole = set(layers) == {"full_attention"} if layers else not windowed
-    known = config.get("model_type") in (_MODELS if whole else _WINDOWED)
+    kinds = set(layers or ["sliding_attention" if windowed else "full_attention"])
+    models = _MODELS if kinds == {"full_attention"} else _WINDOWED
+    known = config.get("model_type") in models and kinds <= {"full_attention", "sliding_attention"}
     return known and not config.get("use_bidirectional_attention")
 
 
@@ -160,13 +161,12 @@ def attend(
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     if row is None:
-        length, mask = query.shape[2], None
-        if sliding_window is not None and length > sliding_window:
-            mask = _hidden(length, sliding_window, query.dtype, query.device)
-        return sdpa_attention_forward(module, query, key, value, mask, scaling=scaling)
+        if sliding_window is not None and key.shape[2] > sliding_window:
+            return _windowed(query, key, value, scaling, sliding_window).transpose(1, 2), None
+        return sdpa_attention_forward(module, query, key, value, None, scaling=scaling)
     keys, values = (split(x, [*row.pieces], dim=2) for x in (key, value))
     queries = split(query, [b.own for b in row.branches], dim=2)
-    longest = max(len(b.columns) for b in row.branches)
+    longest = max((len(b.columns) for b in row.branches if b.shared), default=0)
     sees = (scaling, sliding_window, longest)
     parts = [
         _causal(own, _joined(keys, b.seen), _joined(values, b.seen), *sees)
@@ -205,27 +205,60 @@ def _causal(
 
         scaling = query.shape[3] ** -0.5 if scaling is None else scaling
         return attention(query, key, value, scaling, window)
-    if (repeats := query.shape[1] // key.shape[1]) > 1:
-        # As late as this: a view of repeated keys would keep all of a row's for the backward pass.
-        key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
-    if n == of and window is None:
+    if window is not None:
+        return _windowed(query, key, value, scaling, window)
+    key, value = _repeated(query, key, value)
+    if n == of:
         return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling)
     mask: Any
-    if query.is_cuda and window is None:
+    if query.is_cuda:
         mask = causal_lower_right(n, of)
     else:  # which is written out here, for each sequence and each layer
-        mask = _hidden(longest, window, query.dtype, query.device)[of - n : of, :of]
+        mask = _hidden(longest, None, query.dtype, query.device)[of - n : of, :of]
     return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
 
 
-@lru_cache(maxsize=2 * MOST)  # the layers of a micro-batch have one row, and two kinds at most
+def _windowed(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int
+) -> Tensor:
+    """`_causal` where sequences are longer than their window, of any number of them: blocks of
+    queries, and the keys that each of these sees."""
+    from torch import cat
+    from torch.nn.functional import scaled_dot_product_attention
+
+    from trainer.scoring.cpu_attention import BLOCK, blocks
+
+    key, value = _repeated(query, key, value)
+    whole = _hidden(BLOCK + window - 1, window, query.dtype, query.device)
+    parts = []
+    for rows, seen in blocks(query.shape[2], key.shape[2], window):
+        own, n, of = query[:, :, rows], rows.stop - rows.start, seen.stop - seen.start
+        mask = whole[of - n : of, :of].contiguous()  # a GPU's kernels want them aligned
+        keys, values = key[:, :, seen], value[:, :, seen]
+        parts.append(scaled_dot_product_attention(own, keys, values, attn_mask=mask, scale=scaling))
+    return cat(parts, dim=2)
+
+
+def _repeated(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values for each query's head. As late as this: a view of repeated keys would keep
+    all of a row's for the backward pass."""
+    repeats = query.shape[1] // key.shape[1]
+    if repeats == 1:
+        return key, value
+    return key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
+
+
+@lru_cache(maxsize=MOST + 1)  # the layers of a micro-batch have one row, and all rows one window
 def _hidden(length: int, window: int | None, kind: dtype, where: device) -> Tensor:
     """What is added to attention's scores so that a position sees no later one, and none before its
     window. The rows of a sequence's last positions are the mask of these."""
-    from torch import full, tril
+    from torch import full
 
-    mask = full((length, length), float("-inf"), dtype=kind, device=where)
-    return mask.triu(1) if window is None else mask.triu(1) + tril(mask, -window)
+    shape, never = (length, length), float("-inf")
+    mask = full(shape, never, dtype=kind, device=where).triu_(1)
+    if window is not None:
+        mask += full(shape, never, dtype=kind, device=where).tril_(-window)
+    return mask
 
 
 def forget() -> None:

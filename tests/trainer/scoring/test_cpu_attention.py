@@ -150,7 +150,9 @@ def test_the_trainer_takes_it_for_bfloat16_where_the_processor_multiplies_that(
     assert writes_out(tiny_model, item_bytes, on_gpu=on_gpu) is written_out
 
 
+@pytest.mark.parametrize("window", [None, 50])
 def test_a_row_of_branches_is_each_sequence_by_itself_and_so_are_gradients(
+    window: int | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Through the door that the model's layers use."""
@@ -161,21 +163,34 @@ def test_a_row_of_branches_is_each_sequence_by_itself_and_so_are_gradients(
     four = drawn(159, 159)
 
     def in_the_row(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        return attend(torch.nn.Module(), query, key, value, None, scaling, row=row)[0].transpose(
-            1, 2
-        )
+        module = torch.nn.Module()
+        out, _ = attend(module, query, key, value, None, scaling, sliding_window=window, row=row)
+        return out.transpose(1, 2)
 
     def one_by_one(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         parts = []
         for branch in row.branches:
             q, k, v = (x[:, :, branch.columns] for x in (query, key, value))
-            parts.append(by_pytorch(q, k, v, scaling)[:, :, branch.shared :])
+            parts.append(by_pytorch(q, k, v, scaling, window or 10**6)[:, :, branch.shared :])
         return torch.cat(parts, dim=2)
 
     exact = with_gradients(one_by_one, four, torch.float64)
     with by_onednn():
         ours = with_gradients(in_the_row, four, torch.bfloat16)
     assert max(apart(ours, exact)) < 1e-2
+    assert max(apart(with_gradients(in_the_row, four, torch.float32), exact)) < 2e-6
+
+
+@pytest.mark.parametrize("window", [100, 300, 599])
+def test_padded_rows_and_other_dtypes_see_a_window_in_blocks(window: int) -> None:
+    def padded(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        module = torch.nn.Module()
+        out, _ = attend(module, query, key, value, None, scaling, sliding_window=window)
+        return out.transpose(1, 2)
+
+    four = drawn(600, 600)
+    exact = with_gradients(within(window, by_pytorch), four, torch.float64)
+    assert max(apart(with_gradients(padded, four, torch.float32), exact)) < 2e-6
 
 
 class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -281,4 +281,6 @@ def test_rows_are_shared_where_attention_is_known_and_tells_its_window(tmp_path:
     assert shares('{"model_type": "qwen2_moe", "layer_types": ["full_attention"]}')
     assert not shares('{"model_type": "qwen2_moe", "layer_types": ["sliding_attention"]}')
     assert not shares('{"model_type": "gemma3_text", "use_bidirectional_attention": true}')
+    assert not shares('{"model_type": "gemma3"}')  # which sees pictures
+    assert not shares('{"model_type": "qwen3", "layer_types": ["chunked_attention"]}')
     assert not shares('{"model_type": "gpt2"}')

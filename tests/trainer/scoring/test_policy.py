@@ -103,6 +103,9 @@ def test_a_core_each_has_a_micro_batch_where_the_layers_keep_nothing_of_a_pass(
     assert Policy(known.model, torch.device("cuda:0"), shares_rows=True).at_once == 1
     two_kinds = Policy(peft_model("gemma3"), cpu, shares_rows=True)  # of rotary frequencies
     assert two_kinds.at_once == 3
+    of_two: Any = two_kinds.model.get_base_model().model.rotary_emb  # type: ignore[operator]
+    of_two.rope_type["full_attention"] = "dynamic"
+    assert Policy(two_kinds.model, cpu, shares_rows=True).at_once == 1
     rotary: Any = known.model.get_base_model().model.rotary_emb  # type: ignore[operator]
     rotary.rope_type = "longrope"  # whose frequencies follow the length of what is scored
     assert Policy(known.model, cpu, shares_rows=True).at_once == 1
