@@ -240,8 +240,7 @@ def _windowed(
 
 
 def _repeated(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values for each query's head. As late as this: a view of repeated keys would keep
-    all of a row's for the backward pass."""
+    """Keys and values once for each query's head."""
     repeats = query.shape[1] // key.shape[1]
     if repeats == 1:
         return key, value
