@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from fieldkit.errors import BadInput
 from fieldkit.files.json_text import parse_json
 from fieldkit.files.sharded import last_record, read_records
-from fieldkit.records import RolloutGroup, Trajectory
+from fieldkit.records import RolloutGroup, Trajectory, in_common
 
 SCHEMA = 1
 
@@ -81,10 +81,7 @@ def _shorten(trajectory: dict[str, Any]) -> dict[str, Any]:
     turns = []
     for turn in trajectory["turns"]:
         ids = turn["prompt_ids"]
-        shared = len(seen)
-        if ids[:shared] != seen:  # the ids of another segment, or with their tail rewritten
-            pairs = enumerate(zip(seen, ids, strict=False))
-            shared = next((i for i, (a, b) in pairs if a != b), min(len(seen), len(ids)))
+        shared = in_common(seen, ids)  # not all of another segment, or where a tail was rewritten
         rest = {k: v for k, v in turn.items() if k != "prompt_ids"}
         turns.append({"prefix_len": shared, "prompt_suffix": ids[shared:], **rest})
         seen = [*ids, *turn["completion_ids"]]

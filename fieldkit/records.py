@@ -8,7 +8,7 @@ fields. `fieldkit.codec` writes and reads them. Not advertised as part of fieldk
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Any
@@ -307,6 +307,20 @@ _ALL: Any = (
 )
 for _cls in _ALL:
     _cls.__pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+def in_common(before: Sequence[int], ids: Sequence[int]) -> int:
+    """How many ids two sequences of one type begin with alike."""
+    least, most = 0, min(len(before), len(ids))
+    if before[:most] == ids[:most]:  # as where a prompt goes on from the one before it
+        return most
+    while least < most:  # halves are compared in C, ids one by one would not be
+        middle = (least + most + 1) // 2
+        if before[least:middle] == ids[least:middle]:
+            least = middle
+        else:
+            most = middle - 1
+    return least
 
 
 def segments(turns: tuple[Turn, ...]) -> list[list[Turn]]:

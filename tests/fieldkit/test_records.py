@@ -6,8 +6,18 @@ import dataclasses
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fieldkit.records import Draw, EnvSummary, Signal, StopReason, ended_by_themselves, segments
+from fieldkit.records import (
+    Draw,
+    EnvSummary,
+    Signal,
+    StopReason,
+    ended_by_themselves,
+    in_common,
+    segments,
+)
 from tests.fieldkit.test_codec import group, summary, trajectory, turn
 
 
@@ -73,3 +83,16 @@ def test_a_turn_is_trained_with_its_own_advantage_or_with_its_trajectorys() -> N
 def test_a_group_is_mixed_only_where_some_passed_and_some_did_not() -> None:
     draws = [Draw("t", Signal.LEARNABLE, passed, 4) for passed in (0, 1, 3, 4)]
     assert [d.mixed for d in draws] == [False, True, True, False]
+
+
+few_ids = st.lists(st.integers(0, 1), max_size=7)
+
+
+@given(few_ids, few_ids)
+def test_what_sequences_have_in_common_is_their_longest_equal_beginning(
+    before: list[int], ids: list[int]
+) -> None:
+    shorter = min(len(before), len(ids))
+    by_hand = max(n for n in range(shorter + 1) if before[:n] == ids[:n])
+    assert in_common(before, ids) == by_hand
+    assert in_common(tuple(before), tuple(ids)) == by_hand

@@ -12,11 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    Gemma3TextConfig,
-    Qwen3Config,
-)
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, Qwen3Config
 
 from fieldkit.errors import Shortage
 from fieldkit.gate.memory import Available
@@ -272,6 +268,7 @@ def test_a_prefix_counts_again_for_each_sequence_that_follows_it(
     shared, padded = ((tuple(segments),),) * 2
     n, copied = tokens(shared[0], shared=True), copies(shared[0], shared=True)
     assert copied >= (len(segments) - 1) * 40
+    assert n + copied == sum(s.n_inputs for s in segments)
     assert copies(padded[0], shared=False) == 0
     need = needed(tiny_model) + n * a_token(tiny_model) + copied * a_copy(tiny_model)
     with_room(monkeypatch, need)
@@ -451,10 +448,8 @@ def test_a_token_keeps_what_the_model_saves_for_its_backward_pass(
     dtype = {2: torch.bfloat16, 4: torch.float32}[item_bytes]
     info = read_adapter(make_adapter(a_model, tmp_path / "lora", seed=1, targets=targets))
     policy = load_policy(a_model, info, dtype, gradient_checkpointing=False)
-    ids, alone = (
-        torch.zeros(1, 256, dtype=torch.long),
-        Row.of([(*range(128),), (*range(128, 256),)]),
-    )
+    ids = torch.zeros(1, 256, dtype=torch.long)
+    alone = Row.of([(*range(128),), (*range(128, 256),)])
     a_token = saved_bytes(
         policy, lambda: policy.model(input_ids=ids, logits_to_keep=1, row=alone)
     ) / (2 * 128)
@@ -496,6 +491,7 @@ def test_a_shared_row_keeps_keys_and_values_of_what_it_shares_again_for_each_seq
         per_token -= 4 * trainer_budget._A_SCORE  # not saved: a block's, while it is computed
     n, copied = tokens(segments, shared=True), copies(segments, shared=True)
     assert copied >= (attempts - 1) * prompt
+    assert n + copied == sum(s.n_inputs for s in segments)
     assert n * per_token + copied * per_copy == pytest.approx(saved, rel=0.15)
 
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from fieldkit.records import in_common
 from trainer.batch import Segment
-from trainer.scoring.shared_prefix import Row, in_common
+from trainer.scoring.shared_prefix import Row
 from trainer.settings import TrainerSettings
 
 if TYPE_CHECKING:
@@ -88,14 +89,13 @@ def _fullest_first(cut: Iterable[list[Segment]], shared: bool) -> list[list[Segm
 def _runs(found: Sequence[Segment], most: int) -> list[list[Segment]]:
     """Sorted segments cut into runs that fit into `most` tokens, with as few in all as runs can
     have, and of such cuts the one with the fewest runs."""
-    inputs = [s.ids[:-1] for s in found]
-    own = [len(ids) - in_common(before, ids) for before, ids in pairwise(((), *inputs))]
+    own = _own(found)
     cuts = [(0, 0, 0)]  # of so many segments: tokens, runs, and where the last run begins
     for end in range(1, len(found) + 1):
         ways: list[tuple[int, int, int]] = []
         after = 0
         for start in reversed(range(end)):
-            size = len(inputs[start]) + after
+            size = found[start].n_inputs + after
             if ways and size > most:
                 break
             before, runs, _ = cuts[start]
@@ -131,18 +131,19 @@ def _first_fit(parts: Iterable[list[Segment]], most: int, shared: bool) -> list[
 
 def tokens(segments: Micro, shared: bool) -> int:
     """Positions of a micro-batch, padding included."""
-    inputs = [s.ids[:-1] for s in segments]
-    if shared:
-        pairs = pairwise(((), *inputs))
-        return sum(len(ids) - in_common(before, ids) for before, ids in pairs)
-    return len(inputs) * max(map(len, inputs))
+    return sum(_own(segments)) if shared else len(segments) * max(s.n_inputs for s in segments)
+
+
+def _own(segments: Micro) -> list[int]:
+    """Of each segment the inputs that it does not have in common with the one before it."""
+    pairs = pairwise(((), *(s.ids[:-1] for s in segments)))
+    return [len(ids) - in_common(before, ids) for before, ids in pairs]
 
 
 def copies(segments: Micro, shared: bool) -> int:
     """Positions whose keys and values a shared row keeps once more: of each sequence those that it
     shares with the one before it."""
-    inputs = [s.ids[:-1] for s in segments]
-    return sum(in_common(before, ids) for before, ids in pairwise(inputs)) if shared else 0
+    return sum(s.n_inputs for s in segments) - tokens(segments, shared) if shared else 0
 
 
 def tensors(segments: Micro, to: device, *, shared: bool) -> MicroBatch:

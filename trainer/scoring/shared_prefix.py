@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from fieldkit.files.atomic import read_json
 from fieldkit.gate.processor import cpu_features
+from fieldkit.records import in_common
 from trainer.scoring.parallel import MOST
 
 if TYPE_CHECKING:
@@ -83,18 +84,6 @@ class Row:
             for of_ids, own in zip(columns[1:], owns, strict=True)
         )
         return cls(tuple(b - a for a, b in pairwise(number)), branches)
-
-
-def in_common(before: tuple[int, ...], ids: tuple[int, ...]) -> int:
-    """How many ids two sequences begin with alike."""
-    least, most = 0, min(len(before), len(ids))
-    while least < most:  # halves are compared in C, ids one by one would not be
-        middle = (least + most + 1) // 2
-        if before[least:middle] == ids[least:middle]:
-            least = middle
-        else:
-            most = middle - 1
-    return least
 
 
 def can_share(model_dir: Path) -> bool:
@@ -167,9 +156,10 @@ def attend(
     keys, values = (split(x, [*row.pieces], dim=2) for x in (key, value))
     queries = split(query, [b.own for b in row.branches], dim=2)
     longest = max((len(b.columns) for b in row.branches if b.shared), default=0)
-    sees = (scaling, sliding_window, longest)
     parts = [
-        _causal(own, _joined(keys, b.seen), _joined(values, b.seen), *sees)
+        _causal(
+            own, _joined(keys, b.seen), _joined(values, b.seen), scaling, sliding_window, longest
+        )
         for own, b in zip(queries, row.branches, strict=True)
         if b.own
     ]

@@ -7,7 +7,6 @@ and what is read is as in its stored held-out episodes.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import fmean
@@ -17,7 +16,7 @@ from pydantic import ConfigDict
 
 from fieldkit.codec import read_bundle, stored_trajectories
 from fieldkit.errors import BadInput, MissingFile
-from fieldkit.records import Outcome, StepSummary, Trajectory, Turn
+from fieldkit.records import Outcome, StepSummary, Trajectory, Turn, in_common
 from rollout.arm import stored_transcripts
 from scripts.run.manifest_shape import HELP
 from scripts.run.reader import RunReader
@@ -203,10 +202,9 @@ def with_episodes(work: StepWork, groups: Sequence[Sequence[Trajectory]]) -> Ste
     )
 
 
-def _common(prompts: Sequence[Sequence[int]]) -> int:
-    """Ids that all of them begin with."""
-    same = (len(set(ids)) == 1 for ids in zip(*prompts, strict=False))
-    return sum(1 for _ in itertools.takewhile(bool, same))
+def _common(prompts: Sequence[tuple[int, ...]]) -> int:
+    """Ids that all of them begin with: what the first and the last of them in order share."""
+    return in_common(min(prompts), max(prompts)) if prompts else 0
 
 
 def _read(turns: Sequence[Turn]) -> int:

@@ -28,8 +28,8 @@ def segments() -> tuple[Segment, ...]:
     return collect(groups, SETTINGS).segments
 
 
-def load(of_rank: Sequence[Segment], shared: bool) -> int:
-    return sum(tokens(b, shared) for b in micro_batches(of_rank, SETTINGS, shared=shared))
+def load(of_rank: Sequence[Segment], shared: bool, settings: TrainerSettings = SETTINGS) -> int:
+    return sum(tokens(b, shared) for b in micro_batches(of_rank, settings, shared=shared))
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -70,15 +70,11 @@ def test_ranks_are_balanced_where_attempts_share_nearly_everything(of: int) -> N
     segments = [
         Segment(f"t{i}", k, (i, *range(200), *ids), (Span(0, 201, 10),), none, none, none)
         for i in range(8)
-        for k in range(16)
-        if (ids := drawn.choices(range(90), k=10))
+        for k, ids in enumerate(drawn.choices(range(90), k=10) for _ in range(16))
     ]
     plenty = replace(SETTINGS, tokens_per_microbatch=4096)
-    loads = [
-        sum(tokens(b, True) for b in micro_batches(part, plenty, shared=True))
-        for part in parts(segments, of, shared=True)
-    ]
-    everything = sum(tokens(b, True) for b in micro_batches(segments, plenty, shared=True))
+    loads = [load(part, True, plenty) for part in parts(segments, of, shared=True)]
+    everything = load(segments, True, plenty)
     assert max(loads) < 1.2 * min(loads)
     assert max(loads) < 1.1 * everything / of + 201  # one beginning is computed by each
 
