@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from markupsafe import Markup
 
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 ROW_HEIGHT = 0.25
 """Inches of one row of a chart with rows."""
 
+ARM_ROWS = 12
+"""Most arms in a chart: those of a long night, each with rows of its own, take a yard of the page.
+The table next to the chart has all of them."""
+
 POOL_ROWS = 60
 """Most pool tasks in the chart; the table has all of them."""
 
@@ -37,6 +41,22 @@ LEGEND_COLUMNS = 3
 
 WIDE_BAR = 0.25
 """A bar with a larger share of the wall time has room for its text."""
+
+
+T = TypeVar("T")
+
+
+def spread(arms: Sequence[T]) -> tuple[list[T], Markup]:
+    """At most `ARM_ROWS` of the arms, evenly spaced from the first to the last, and the caption of
+    a chart that says so; empty where these are all."""
+    if (n := len(arms)) <= ARM_ROWS:
+        return [*arms], Markup()
+    places = (round(i * (n - 1) / (ARM_ROWS - 1)) for i in range(ARM_ROWS))
+    caption = "{} of {} arms, evenly spaced; all are in the table."
+    return (
+        [arms[place] for place in places],
+        Markup("<figcaption>{}</figcaption>").format(caption.format(ARM_ROWS, n)),
+    )
 
 
 @dataclass(frozen=True)
@@ -53,12 +73,18 @@ def differences(rows: Sequence[Difference], unit: str) -> Markup:
     labels = [_label(row.label) for row in rows]
     figure, axes = drawing.make_rows(labels, 0.75 + ROW_HEIGHT * len(rows))
     axes.axvline(0, color=MUTED, linewidth=1)
-    for y, row in enumerate(rows):
-        colour = {1: GREEN, -1: RED, 0: MUTED}[row.sign]
-        value, interval = 100 * row.estimate.value, row.estimate.interval
-        if interval is not None:
-            axes.plot([100 * interval.low, 100 * interval.high], [y, y], color=colour, lw=2)
-        axes.plot([value], [y], "o", color=colour, markersize=5)
+    colours = [{1: GREEN, -1: RED, 0: MUTED}[row.sign] for row in rows]
+    # All rows at once: a line of its own for each takes four times as long.
+    known = [(y, r.estimate.interval) for y, r in enumerate(rows) if r.estimate.interval]
+    axes.hlines(
+        [y for y, _ in known],
+        [100 * interval.low for _, interval in known],
+        [100 * interval.high for _, interval in known],
+        colors=[colours[y] for y, _ in known],
+        linewidth=2,
+    )
+    values = [100 * row.estimate.value for row in rows]
+    axes.scatter(values, range(len(rows)), s=5**2, c=colours, linewidths=1, zorder=2)
     axes.set_xlabel(unit)
     axes.grid(axis="x")
     return drawing.as_svg(figure, f"Differences with 95 % intervals, {unit}")
@@ -118,23 +144,24 @@ ENDINGS = (
 
 def endings(stops: Mapping[str, Mapping[str, int]]) -> Markup:
     """Stop reasons as shares of each arm's attempts."""
-    present = [(r, c) for r, c in ENDINGS if any(s.get(r.value) for s in stops.values())]
+    shown, caption = spread([*stops])
+    present = [(r, c) for r, c in ENDINGS if any(stops[arm].get(r.value) for arm in shown)]
     figure, axes = drawing.make_rows(
-        [_label(arm) for arm in stops],
-        0.9 + ROW_HEIGHT * len(stops),
+        [_label(arm) for arm in shown],
+        0.9 + ROW_HEIGHT * len(shown),
         legend=math.ceil(len(present) / LEGEND_COLUMNS),
     )
-    begun = [0.0] * len(stops)
-    totals = [max(1, sum(counts.values())) for counts in stops.values()]
+    begun = [0.0] * len(shown)
+    totals = [max(1, sum(stops[arm].values())) for arm in shown]
     for reason, colour in present:
-        pairs = zip(stops.values(), totals, strict=True)
-        shares = [100 * counts.get(reason.value, 0) / total for counts, total in pairs]
-        axes.barh(range(len(stops)), shares, left=begun, height=0.62, color=colour, label=reason)
+        pairs = zip(shown, totals, strict=True)
+        shares = [100 * stops[arm].get(reason.value, 0) / total for arm, total in pairs]
+        axes.barh(range(len(shown)), shares, left=begun, height=0.62, color=colour, label=reason)
         begun = [a + b for a, b in zip(begun, shares, strict=True)]
     axes.set_xlim(0, 100)
     axes.set_xlabel("% of attempts")
     figure.legend(loc="upper center", ncols=LEGEND_COLUMNS, borderaxespad=0.0)
-    return drawing.as_svg(figure, "Why attempts ended")
+    return drawing.as_svg(figure, "Why attempts ended") + caption
 
 
 SIGNAL_MARKS = {Signal.LEARNABLE: "s", Signal.SATURATED: "o", Signal.STUCK: "x"}

@@ -22,6 +22,7 @@ from scripts.evidence.step_figures import StepFigure, by_step
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.transforms import Transform
 
 # Placeholder colours, used nowhere else. The page's style sheet gives each its two values.
 INK, MUTED, GRID = "#010203", "#040506", "#070809"
@@ -59,6 +60,9 @@ WIDE_WIDTH = 5.6
 LEFT, BOTTOM, TOP, MARGIN = 0.55, 0.45, 0.25, 0.08
 """Inches around the axes of a chart: numbers of six characters, ticks with a label, a row of a
 legend, and nothing."""
+
+LABEL = 0.13
+"""Inches from the bottom of a chart to the top of the label below its numbers."""
 
 HALF_NUMBER = 0.15
 """Inches that the number of a tick reaches beyond the axes that end there."""
@@ -173,7 +177,17 @@ def _make(width: float, height: float) -> tuple[Figure, Axes]:
     axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_axisbelow(True)
+    # Where they would stand anyway: else each asks how far all numbers of its axis reach.
+    axes.xaxis.set_label_coords(0.5, LABEL / height, _across(figure, axes))
+    axes.yaxis.set_label_coords(0.0, 0.5)  # no chart of the page has one
     return figure, axes
+
+
+def _across(figure: Figure, axes: Axes) -> Transform:
+    """Shares of the axes' width and of the figure's height."""
+    from matplotlib.transforms import blended_transform_factory
+
+    return blended_transform_factory(axes.transAxes, figure.transFigure)
 
 
 def draw_figure(

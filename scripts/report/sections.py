@@ -121,17 +121,19 @@ def _differences_chart(evidence: Evidence) -> Markup | None:
 
 def differences_chart(shown: Sequence[PairedRow], reference: str) -> Markup:
     """Arms against `reference`: tasks passed, assertions and stops, with their intervals."""
-    of_all = {
+    shown, caption = charts.spread(shown)
+    differences = {
         "tasks passed": [(p.passed.difference, p.passed.sign) for p in shown],
         "assertions": [(p.assertion_rate, p.assertion_rate.sign) for p in shown],
         "ended by itself": [(p.stopped.difference, p.stopped.sign) for p in shown],
     }
     rows = [
         Difference(f"{p.name}: {what}", estimate, sign)
-        for what, found in of_all.items()
+        for what, found in differences.items()
         for p, (estimate, sign) in zip(shown, found, strict=True)
     ]
-    return charts.differences(rows, f"points against {reference}, with 95 % intervals")
+    unit = f"points against {reference}, with 95 % intervals"
+    return charts.differences(rows, unit) + caption
 
 
 def _waterfall(wall: WallTime | None, forecasts: Sequence[str]) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 from xml.etree import ElementTree
 
@@ -13,6 +14,7 @@ from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from fieldkit.eval.stats import Estimate, Interval
+from fieldkit.records import StopReason
 from scripts.report import charts, drawing
 from scripts.report.charts import Difference
 from scripts.report.curves import draw_curves
@@ -59,6 +61,35 @@ def test_a_label_from_a_task_file_is_shown_as_it_is(label: str) -> None:
 
 def test_a_long_label_keeps_the_end_that_tells_it_from_others() -> None:
     assert "researcher-00" in picture("pool-of-the-data-science-department-researcher-00")
+
+
+@pytest.mark.parametrize("n", [1, 12])
+def test_few_arms_are_all_drawn_and_need_no_caption(n: int) -> None:
+    arms, caption = charts.spread(range(n))
+    assert (arms, caption) == ([*range(n)], "")
+
+
+def test_of_many_arms_a_chart_has_the_first_the_last_and_some_between_and_says_so() -> None:
+    arms, _ = charts.spread(range(40))
+    assert (len(arms), arms[0], arms[-1]) == (12, 0, 39)
+    gaps = {after - before for before, after in pairwise(arms)}
+    assert gaps <= {3, 4}
+    stops = {f"step {n}": {StopReason.MAX_TURNS.value: n} for n in range(40)}
+    svg = charts.endings(stops)
+    assert ("step 39" in svg, "step 38" in svg) == (True, False)
+    assert "<figcaption>12 of 40 arms, evenly spaced; all are in the table.</figcaption>" in svg
+
+
+def test_a_row_has_the_colour_of_its_sign_and_without_an_interval_only_a_dot() -> None:
+    known, single = Estimate(0.1, Interval(0.05, 0.3)), Estimate(-0.1, None)
+    svg = charts.differences([Difference("up", known, 1), Difference("one", single, -1)], "points")
+    drawn = ElementTree.fromstring(svg)
+    parts = {
+        g.get("id", "").partition("-")[2]: ElementTree.tostring(g).decode() for g in drawn.iter()
+    }
+    lines, dots = parts["LineCollection_1"], parts["PathCollection_1"]
+    assert ("--green" in lines, "--red" in lines) == (True, False)
+    assert ("--green" in dots, "--red" in dots) == (True, True)
 
 
 def test_a_long_night_is_drawn_as_areas_and_not_as_hundreds_of_bars() -> None:
