@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 
 from fieldkit.eval.stats import wilson
 from fieldkit.records import AtStop, Signal
@@ -145,7 +147,7 @@ def pool_table(f: Findings) -> Table | None:
     seen, tasks = f.pool.history.by_task, f.pool.state.tasks
     return Table(
         "",
-        ("task", "now", "solve rate", "learnable next", "drawn", "history (step: signal)"),
+        ("task", "now", "solve rate", "learnable next", "drawn", "history (signal: steps)"),
         tuple(
             (
                 visible(task),
@@ -165,7 +167,12 @@ def pool_table(f: Findings) -> Table | None:
 
 
 def _history(drawn: Sequence[tuple[int, Signal]]) -> str:
-    return ", ".join(f"{step}: {signal.lower()}" for step, signal in drawn) or NOTHING
+    """Each signal once for the steps in a row that had it: it seldom changes."""
+    spells = (
+        f"{signal.lower()}: {', '.join(str(step) for step, _ in spell)}"
+        for signal, spell in groupby(drawn, key=itemgetter(1))
+    )
+    return "; ".join(spells) or NOTHING
 
 
 def parts_table(evidence: Evidence) -> Table | None:

@@ -11,6 +11,7 @@ from fieldkit.codec import encode
 from fieldkit.records import AtStop, Draw, Signal
 from scripts.evidence.findings import Findings, read_findings
 from scripts.evidence.run_tables import pool_states_table, pool_table, text_tables, work_table
+from scripts.evidence.step_figures import NOTHING
 from tests.scripts.made_night import Night, make_night, summary
 
 STEPS = 30
@@ -67,6 +68,18 @@ def test_every_task_has_its_own_line_learnable_ones_first_and_fresh_ones_last(ni
     rates = [row[table.columns.index("solve rate")] for row in table.rows]
     assert float(rates[0].split()[0]) > 40 > 10 > float(rates[3].split()[0])
     assert table.rows[-1][table.columns.index("drawn")] == "0"
+
+
+def test_the_history_of_a_task_names_a_signal_once_for_the_steps_in_a_row_that_had_it(
+    night: Night,
+) -> None:
+    learnable = [*[3] * (STEPS - 2), 2, 3]
+    table = pool_table(drawing(night, learnable))
+    assert table is not None
+    third = next(row for row in table.rows if row[0] == "p002")
+    before = ", ".join(map(str, range(1, STEPS - 1)))
+    assert third[-1] == f"learnable: {before}; stuck: {STEPS - 1}; learnable: {STEPS}"
+    assert table.rows[-1][-1] == NOTHING
 
 
 def test_a_run_that_has_drawn_nothing_has_no_table_of_its_pool(tmp_path: Path) -> None:
