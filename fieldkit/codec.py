@@ -16,21 +16,33 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from fieldkit.errors import BadInput
-from fieldkit.files.json_text import parse_json
+from fieldkit.files.json_text import parse_json, parse_typed
 from fieldkit.files.sharded import last_record, read_records
 from fieldkit.records import RolloutGroup, Trajectory, in_common
 
 SCHEMA = 1
+_HEAD = f'{{"schema":{SCHEMA},'
+"""How a line begins that `encode` wrote."""
 
 T = TypeVar("T")
 
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {}
+_BOUNDED: dict[type, bool] = {}
 
 
 def _adapter(cls: type) -> TypeAdapter[Any]:
     if cls not in _ADAPTERS:
         _ADAPTERS[cls] = TypeAdapter(cls)
     return _ADAPTERS[cls]
+
+
+def _bounds_nesting(cls: type) -> bool:
+    """Whether a type says what each of its values is, and none of itself is among them."""
+    if cls not in _BOUNDED:
+        schema = repr(_adapter(cls).core_schema)
+        free = (f"'type': '{kind}'" in schema for kind in ("any", "definition-ref"))
+        _BOUNDED[cls] = not any(free)
+    return _BOUNDED[cls]
 
 
 def plain(record: Any) -> Any:
@@ -148,6 +160,10 @@ def encode(record: Any) -> str:
 
 def decode(cls: type[T], text: str, where: str) -> T:
     """Inverse of `encode`."""
+    if text.startswith(_HEAD) and _bounds_nesting(cls):
+        found: T | None = parse_typed("{" + text[len(_HEAD) :], _adapter(cls))
+        if found is not None:
+            return found
     return _record(cls, _loads(text, where), text, where)
 
 

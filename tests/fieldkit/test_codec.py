@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from fieldkit.eval.grade import AssertionResult, Grade
 from fieldkit.records import (
     Action,
     ActionKind,
+    Draw,
     Outcome,
     RolloutGroup,
     Sampling,
@@ -141,6 +143,58 @@ def test_a_task_and_a_summary_survive_disk() -> None:
     task = Task("t", "clawgym", "do it", {"difficulty": "easy", "n": [1, {"a": None}]})
     assert decode(Task, encode(task), "f:1") == task
     assert decode(StepSummary, encode(summary()), "f:1") == summary()
+
+
+PLAYED = replace(
+    summary(),
+    draws=(Draw("t", Signal.LEARNABLE, 1, 4), Draw("u", Signal.STUCK, 0, 4)),
+    mean_reward=0.5,
+    train={"kl": 0.25, "loss": 1.5},
+)
+
+
+def _last(line: str) -> str:
+    """The line with its schema at the end, which makes the reader take the long way."""
+    value = json.loads(line)
+    schema = value.pop("schema")
+    return json.dumps({**value, "schema": schema})
+
+
+def test_a_line_as_it_is_written_and_another_order_of_its_keys_are_one_record() -> None:
+    line = encode(PLAYED)
+    assert _last(line).endswith('"schema": 1}')
+    assert decode(StepSummary, line, "f:1") == decode(StepSummary, _last(line), "f:1") == PLAYED
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('"step":0', '"step":0,"colour":"red"', "colour: Unexpected keyword argument"),
+        ('"step":0', '"stride":0', "step: Field required"),
+        ('"kl":0.25', '"kl":NaN', "train.kl: Input should be a finite number"),
+        ('"passed":1', '"passed":"one"', "draws.0.passed: Input should be a valid integer"),
+        ('"STUCK"', '"MAYBE"', "draws.1.signal: Input should be"),
+        ('"schema":1,', '"schema":2,', "schema is 2, this version reads 1"),
+        ('"schema":1,', '"schema":1,"schema":2,', "schema is 2, this version reads 1"),
+        ('"kl":0.25', f'"kl":{"[" * 150 + "]" * 150}', "nested more than 100 levels deep"),
+        ('"kl":0.25', '"kl"', "not valid JSON"),
+    ],
+)
+def test_what_is_wrong_with_a_line_does_not_depend_on_how_it_is_read(
+    old: str, new: str, says: str
+) -> None:
+    line = encode(PLAYED)
+    assert old in line
+    with pytest.raises(BadInput) as found:
+        decode(StepSummary, line.replace(old, new), "f:1")
+    assert str(found.value).startswith(f"f:1: {says}")
+
+
+def test_values_of_a_task_may_not_be_nested_deeper_than_others() -> None:
+    deep = "[" * 150 + "]" * 150
+    line = encode(Task("t", "e", "p", {"x": 1})).replace('{"x":1}', f'{{"x":{deep}}}')
+    with pytest.raises(BadInput, match=r"^f:1: nested more than 100 levels deep"):
+        decode(Task, line, "f:1")
 
 
 def _changed(**changes: Any) -> str:

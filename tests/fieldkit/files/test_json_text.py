@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 from fieldkit.errors import BadInput
-from fieldkit.files.json_text import MOST_LEVELS, parse_json, whole_text
+from fieldkit.files.json_text import MOST_LEVELS, parse_json, parse_typed, whole_text
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -47,7 +48,7 @@ def test_nesting_up_to_the_limit_is_read() -> None:
 
 
 def test_nothing_else_reads_json() -> None:
-    readers = {"json.load", "json.loads", "pydantic_core.from_json"}
+    readers = {"json.load", "json.loads", "pydantic_core.from_json", ".validate_json"}
     found = {
         str(path.relative_to(ROOT))
         for package in ("fieldkit", "reward", "rollout", "trainer", "scripts")
@@ -60,12 +61,20 @@ def test_nothing_else_reads_json() -> None:
 
 
 def _named(tree: ast.AST) -> Iterator[str]:
-    """What a module imports by name, and the attributes that it takes of names."""
+    """What a module imports by name, and the attributes that it takes, of names and of anything."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            yield f"{node.value.id}.{node.attr}"
+        elif isinstance(node, ast.Attribute):
+            yield f".{node.attr}"
+            if isinstance(node.value, ast.Name):
+                yield f"{node.value.id}.{node.attr}"
+
+
+def test_a_value_of_a_type_is_read_at_once_or_not_at_all() -> None:
+    numbers = TypeAdapter(list[int])
+    assert parse_typed("[1, 2]", numbers) == [1, 2]
+    assert [parse_typed(text, numbers) for text in ('["one"]', "[1", "", "{}")] == [None] * 4
 
 
 def test_half_of_a_surrogate_pair_is_left_out_of_a_whole_text() -> None:
