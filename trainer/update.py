@@ -22,9 +22,9 @@ from fieldkit.training.canary_record import write_canary
 from fieldkit.training.snapshot import LoraReferenceSnapshot
 from fieldkit.training.tensors import save_tensors
 from fieldkit.training.weight_delta import WeightDeltaTracker
-from trainer.budget import require_memory
 from trainer.canary import canary_ids, make_canary
 from trainer.checkpoint import ADAPTER_DIR, STATE_DIR
+from trainer.footprint.budget import require_memory
 from trainer.gradient import MicroBatchTooLarge, Own, References, check_ids, reference_logprobs
 from trainer.inputs import Checked, StepInputs
 from trainer.messages import report_loaded, report_ranks

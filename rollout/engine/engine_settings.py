@@ -72,7 +72,7 @@ class EngineSettings:
     """How much of it may be missing, because other programs use memory too."""
     trainer_gib: Annotated[NonNegativeFloat | None, Unit("GiB"), Change.MACHINE] = None
     """Memory to leave for the trainer when both run side by side. Left out: the trainer's own
-    forecast (`trainer.budget`), or nothing without a trainer."""
+    forecast (`trainer.footprint`), or nothing without a trainer."""
     port: Annotated[int, Ge(0), Le(_LAST_PORT), Change.MACHINE] = 0
     """TCP port on loopback, of further replicas the next ones; 0 takes free ones."""
     replicas: Annotated[NonNegativeInt, Change.MACHINE] = 1

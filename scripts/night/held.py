@@ -11,7 +11,7 @@ import time
 
 from fieldkit.gate import memory
 from rollout.engine.replica import is_engine
-from scripts.phases.kept_trainer import TRAINER
+from scripts.phases.training.kept_trainer import TRAINER
 from scripts.run.folder import RunFolder
 from scripts.run.programs import Programs
 

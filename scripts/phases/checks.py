@@ -267,7 +267,8 @@ def check_model(ctx: Context) -> None:
         sharded=sharded,
     )
     if sharded and devices and not used and available().gpu is not None:
-        from trainer.budget import item_bytes_of, require_whole_bases
+        from trainer.footprint.budget import require_whole_bases
+        from trainer.footprint.step_bytes import item_bytes_of
 
         require_whole_bases(ctx.model_dir(), item_bytes_of(trainer), trainer.ranks_on(devices))
 

@@ -104,10 +104,10 @@ class Context:
         return replace(engine, trainer_gib=need / GIB)
 
     def trainer_bytes(self, longest_segment: int = 0) -> int:
-        """The trainer's forecast memory: `trainer.budget.forecast`."""
+        """The trainer's forecast memory: `trainer.footprint.step_bytes.forecast`."""
         from fieldkit.training.adapter import read_adapter
         from rollout.engine.vllm_server import preloads
-        from trainer.budget import forecast, item_bytes_of
+        from trainer.footprint.step_bytes import forecast, item_bytes_of
 
         start, settings = self.start_adapter, self.trainer()
         adapter = read_adapter(start) if start.is_dir() else None

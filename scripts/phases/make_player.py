@@ -27,8 +27,8 @@ from rollout.settings import EpisodeSettings
 from rollout.transcript import ChatRenderer
 from scripts.base.events import alarm, note, progress
 from scripts.phases.context import Context
-from scripts.phases.kept_trainer import begin_trainer, begun_for
 from scripts.phases.player_there import player_there, playing
+from scripts.phases.training.kept_trainer import begin_trainer, begun_for
 from scripts.run.template import chat_renderer, tool_form
 
 _TELL_SECONDS = 0.2

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from fieldkit.process.ledger import Ledger
 from rollout.engine.serve import find_engine, stop_engine
-from scripts.phases.kept_trainer import running
+from scripts.phases.training.kept_trainer import running
 from scripts.run.config import RunConfig
 from scripts.run.folder import RunFolder
 from scripts.run.lock import run_lock

@@ -11,49 +11,43 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from enum import Enum, auto
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 from fieldkit.codec import encode, read_bundle
-from fieldkit.errors import BadInput, Shortage, Unavailable
+from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files.atomic import read_json, sweep_temporaries, write_json, write_text
 from fieldkit.files.json_text import parse_json
-from fieldkit.gate import memory
 from fieldkit.process.ledger import Ledger
 from fieldkit.records import Outcome, StepSummary
-from fieldkit.training.adapter import read_adapter
 from rollout.cluster.placed import LOST, prefix
 from rollout.engine.serve import find_engine, release_memory
-from rollout.engine.vllm_server import computing, preloads
+from rollout.engine.vllm_server import computing
 from scripts.base.children import run_child
 from scripts.base.display import to_the_second
 from scripts.base.events import detail, progress
-from scripts.base.exit_codes import KILLED, killed, raise_code
+from scripts.base.exit_codes import raise_code
 from scripts.base.quiet import Quiet
 from scripts.evidence.step_figures import CLIPPED, DELTA, DRIFT, GRADIENT, KL, LOSS
 from scripts.phases.context import Context, Done
-from scripts.phases.kept_trainer import (
+from scripts.phases.rollout import next_step
+from scripts.phases.summary import several_envs, step_summary
+from scripts.phases.training.kept_trainer import (
     TRAINER,
     KeptTrainer,
     as_it_waits,
     may_be_kept,
     stands_beside,
 )
-from scripts.phases.rollout import next_step
-from scripts.phases.summary import several_envs, step_summary
+from scripts.phases.training.step_settings import settings_of_step
+from scripts.phases.training.trainer_failure import last_error, refuse_failure
 from scripts.run.next_phase import sampled_from
 from scripts.run.reader import RunReader
 from scripts.run.timings import read_timings, write_timings
-from trainer.batch import collect
-from trainer.budget import Budget, item_bytes_of, smaller_budget
 from trainer.inputs import StepInputs
 from trainer.persistent import Request
-from trainer.scoring.micro_batch import micro_batches
-from trainer.scoring.shared_prefix import can_share
 from trainer.settings import TrainerSettings
 
 _PARTS = {
@@ -225,10 +219,10 @@ def _run_alone(ctx: Context, n: int, request: Request, tries: int, hung: int = 0
         if code == LOST:
             code = Unavailable.exit_code
             if left:
-                ctx.say(f"{_last_error(request.log)}; the step is begun once more")
+                ctx.say(f"{last_error(request.log)}; the step is begun once more")
                 continue
         if code == 0 or not listener.quiet.was_too_long:
-            _refuse_failure(ctx, code, n, request.log)
+            refuse_failure(ctx, code, n, request.log)
             return
         hung += 1
         if left:
@@ -269,47 +263,6 @@ def _placed(ctx: Context) -> list[str]:
     return prefix(ctx.config.cluster, "trainer_needs", "the trainer")
 
 
-def settings_of_step(ctx: Context, n: int) -> TrainerSettings:
-    """[trainer] for step n: with the dtype that was measured, and without a KL where it is small.
-
-    The faster dtype is measured once per run: a machine that is briefly busy must not change the
-    arithmetic in the middle of a night.
-    """
-    settings = ctx.trainer()
-    if settings.dtype == "auto" and (bits := _newest(ctx, n, "training_bits")) is not None:
-        settings = replace(settings, dtype="bf16" if bits == 16 else "fp32")
-    return settings if _computes_kl(ctx, n, settings) else settings.without_kl()
-
-
-def _computes_kl(ctx: Context, n: int, settings: TrainerSettings) -> bool:
-    """Whether step n computes the KL: always, unless one of the last steps found one that is still
-    small. A KL grows with the square of the distance from the reference, which is taken to go on
-    growing as it has: in proportion to the steps before. A step that began at the reference found
-    nothing: there it is 0 whatever the policy does next."""
-    if settings.kl_small == 0 or settings.kl_coef == 0:
-        return True
-    for earlier, train in _trained_before(ctx, n, among=settings.kl_every - 1):
-        if train["parent_sha"] != train["reference_sha"] and "kl" in train["train"]:
-            grown = (n - 1) / max(1, earlier - 1)
-            return bool(train["train"]["kl"] * grown**2 >= settings.kl_small)
-    return True
-
-
-def _newest(ctx: Context, n: int, figure: str) -> float | None:
-    """The trainer's figure in the newest step before n that has it; a step without signal has
-    none."""
-    found = (train["train"].get(figure) for _, train in _trained_before(ctx, n, among=n))
-    return next((float(value) for value in found if value is not None), None)
-
-
-def _trained_before(ctx: Context, n: int, among: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(step, its train.json) of the last `among` steps before n, newest first."""
-    for earlier in range(n - 1, max(1, n - among) - 1, -1):
-        file = ctx.folder.step(earlier) / "train.json"
-        if file.is_file():
-            yield earlier, read_json(file)
-
-
 def _tell_line(ctx: Context, line: str) -> None:
     """Pass a line of the trainer to the display; a line that is not JSON came from a library."""
     try:
@@ -325,97 +278,6 @@ def _tell_line(ctx: Context, line: str) -> None:
         progress(ctx.tell, what, value["done"], value["of"], tokens_per_s=rate)
     elif kind == "line":
         detail(ctx.tell, f"trainer: {value['text']}")
-
-
-def _refuse_failure(ctx: Context, code: int, n: int, log: Path) -> None:
-    """Raise the error for the trainer's exit code; 0 raises nothing."""
-    if code in KILLED:
-        said = _last_error(log)  # what started several processes names the one that was killed
-        whole = killed(f"step {n}: the trainer", code)
-        what = f"step {n}: the trainer's {said}." if said.startswith("rank ") else whole
-        raise Shortage(
-            f"{what} The bundle is kept. {_what_is_smaller(ctx, n)};"
-            f" then run the same command again. Its log: {log}"
-        )
-    raise_code(code, _last_error(log) if code else "", f"step {n}: the trainer", log)
-
-
-def _what_is_smaller(ctx: Context, n: int) -> str:
-    """The settings that make step n's trainer smaller, with the token budget that fits."""
-    settings = settings_of_step(ctx, n)
-    other = _what_else_is_smaller(ctx, settings)
-    if ctx.config.cluster.used:
-        return (
-            "How much of its node's memory was free is not known here: set"
-            f" trainer.tokens_per_microbatch below {settings.microbatch_tokens}, or {other}"
-        )
-    if _has_gpu_memory(ctx):
-        return f"It was the host's memory, of which a micro-batch on the GPU takes none: {other}"
-    segments = collect(read_bundle(ctx.folder.bundle(n)), settings).segments
-    if not segments:
-        return f"Its bundle has nothing to score, so no token budget makes it smaller: {other}"
-    model = ctx.model_dir()
-    shared = can_share(model)
-    batches = micro_batches(segments, settings, shared=shared)
-    adapter = read_adapter(ctx.folder.adapter(n - 1))
-    item = item_bytes_of(settings)
-    tcmalloc = preloads(ctx.config.engine.tcmalloc) is not None
-    budget = smaller_budget(
-        model, batches, settings, item, adapter, shared=shared, tcmalloc=tcmalloc
-    )
-    return told_budget(budget, settings.microbatch_tokens, other)
-
-
-def _what_else_is_smaller(ctx: Context, settings: TrainerSettings) -> str:
-    """What besides the token budget makes the trainer smaller, as advice."""
-    others, ranks = [], settings.ranks_on(ctx.trainer_devices)
-    of_host_only = _has_gpu_memory(ctx)
-    if not (settings.gradient_checkpointing or of_host_only):
-        others.append("trainer.gradient_checkpointing = true")
-    if ranks > 1 and not settings.shard_base:  # fewer would each keep a larger part of the base
-        others.append(f"trainer.processes = {ranks // 2}")
-    engine, on_cluster = ctx.config.engine, ctx.config.cluster.used
-    beside = engine.replicas and not on_cluster and not ctx.config.run.overlap
-    if beside and engine.lifecycle != "restart" and not of_host_only:
-        others.append('engine.lifecycle = "restart", which ends the engine while the trainer runs')
-    return f"set {' or '.join(others)}" if others else "free memory"
-
-
-def _has_gpu_memory(ctx: Context) -> bool:
-    """Whether the trainer computes on this machine in a GPU's own memory."""
-    on_gpu = ctx.trainer_devices > 0 and not ctx.config.cluster.used
-    return on_gpu and memory.gpu_total() is not None
-
-
-def told_budget(budget: Budget, present: int, other: str) -> str:
-    """The token budget to set, and why. present: the current value; other: other advice."""
-    if budget.smaller is not None:
-        now = (
-            f"and about {budget.fits} fit into the memory that is available now"
-            if budget.fits < budget.largest
-            else "which should fit into the memory that is available now, by an estimate that was "
-            "too low or did not know what else ran"
-        )
-        return (
-            f"Its largest micro-batch had {budget.largest} tokens, {now}: set "
-            f"trainer.tokens_per_microbatch = {budget.smaller} (it is {present}), or {other}"
-        )
-    why = (
-        f"about {budget.fits * budget.at_a_time} fit into the memory that is available now"
-        if budget.fits < budget.least
-        else "its largest micro-batch was no larger than that"
-    )
-    return (
-        "No trainer.tokens_per_microbatch is small enough: the longest segment alone has "
-        f"{budget.longest} tokens, and {why}. What helps is to {other}"
-    )
-
-
-def _last_error(log: Path) -> str:
-    """The trainer's own error message, for a person; the exit code decides what happens."""
-    text = log.read_text(encoding="utf-8", errors="replace")
-    _, found, message = text.rpartition("error: ")
-    return message.strip() if found else text.strip()[-500:]
 
 
 def _count_seconds(ctx: Context, seconds: dict[str, float], wall: float) -> None:

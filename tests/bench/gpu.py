@@ -28,7 +28,7 @@ from tests.bench import child, page, trainers
 from tests.bench.gpu_work import ADAPTER, MODEL, QWEN_7B, SMALL, Size, write_bundle
 from tests.bench.measurements import Measurements, Values, in_turn, tell
 from tests.bench.work import Work, about
-from trainer.budget import forecast, item_bytes_of
+from trainer.footprint.step_bytes import forecast, item_bytes_of
 from trainer.settings import cuda_devices
 
 PRESET = "spark"

@@ -24,7 +24,7 @@ from fieldkit.files.atomic import read_json, write_json
 from fieldkit.process.ledger import LEDGER_FILE, Ledger
 from rollout.engine.preload import preloaded, tcmalloc
 from scripts.base.children import run_child
-from scripts.phases.kept_trainer import TRAINER, KeptTrainer, stop_trainer
+from scripts.phases.training.kept_trainer import TRAINER, KeptTrainer, stop_trainer
 from scripts.prepare.model import build_model
 from trainer.inputs import StepInputs
 from trainer.persistent import Request

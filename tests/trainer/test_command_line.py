@@ -133,7 +133,7 @@ def test_a_step_that_the_memory_does_not_hold_is_exit_5(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("trainer.budget.available", lambda: Available(host=0, gpu=None))
+    monkeypatch.setattr("trainer.footprint.budget.available", lambda: Available(host=0, gpu=None))
     out = tmp_path / "step-001"
     failed = run_here(*arguments(bundle, adapter, tiny_model, out))
     assert failed.exit_code == 5

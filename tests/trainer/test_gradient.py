@@ -18,7 +18,7 @@ from fieldkit.records import RolloutGroup
 from fieldkit.training.adapter import adapter_sha, read_adapter
 from fieldkit.training.snapshot import LoraReferenceSnapshot
 from tests.trainer.conftest import PROMPT, VOCABULARY, make_adapter, make_group
-from tests.trainer.test_budget import saved_bytes
+from tests.trainer.footprint.test_step_bytes import saved_bytes
 from trainer.batch import collect
 from trainer.gradient import Own, accumulate_gradient, check_ids, reference_logprobs
 from trainer.passes import take_passes

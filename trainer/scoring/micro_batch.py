@@ -55,7 +55,7 @@ def micro_batches(
 
     shared: rows are shared, and a micro-batch has several pieces where they fit. The fullest comes
     first, so that memory that does not suffice is noticed early. A segment longer than the budget
-    is a micro-batch of its own: its length is the context's at most, and `trainer.budget` says
+    is a micro-batch of its own: its length is the context's at most, and `trainer.footprint` says
     whether it fits.
     """
     most = settings.microbatch_tokens  # which may ask for the machine's devices

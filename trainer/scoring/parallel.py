@@ -4,7 +4,7 @@ Several threads that share each operation wait for each other at its end, a thou
 micro-batch, and wake slowly where they sleep meanwhile (docs/LOG.md, 2026-11-28). Threads with a
 micro-batch each never wait. Results come in the order of the items, so sums over them have the same
 bits whichever is ready first. Nothing here knows what is computed. torch is imported where threads
-begin, since `trainer.budget` asks how many there are before that.
+begin, since `trainer.footprint` asks how many there are before that.
 """
 
 from __future__ import annotations

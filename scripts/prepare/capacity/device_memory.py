@@ -1,7 +1,7 @@
 """Whether a model fits a box: what an engine and a trainer hold on one device.
 
 Estimates of the same kind as the run's own forecasts (`rollout.engine.forecast`,
-`trainer.budget`), which ask the machine that they run on; this one asks a box.
+`trainer.footprint`), which ask the machine that they run on; this one asks a box.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from scripts.prepare.capacity.box import GIGA, Box
 from scripts.prepare.capacity.model_shape import DEFAULT_TARGETS, ITEM_BYTES, ModelShape
 from scripts.prepare.capacity.step_work import StepWork
-from trainer.budget import activation_bytes
+from trainer.footprint.step_bytes import activation_bytes
 from trainer.settings import GPU_TOKENS
 
 PROCESS_BYTES = 3 * 2**30
 """Of vLLM's processes: `rollout.engine.vllm_server`."""
 
 TRAINER_BYTES = 2**30
-"""Of the trainer's libraries and its chunks of logits: `trainer.budget`."""
+"""Of the trainer's libraries and its chunks of logits: `trainer.footprint`."""
 
 LORA_BYTES = 24
 """For each trained parameter: weight, gradient, AdamW's moments, reference and previous value."""

@@ -35,8 +35,8 @@ from rollout.engine.serve import find_engine, stop_engine
 from rollout.transcript import ChatRenderer
 from scripts.base.checkout import ROOT
 from scripts.base.display import to_the_second
-from scripts.phases.kept_trainer import TRAINER
-from scripts.phases.train import told_budget
+from scripts.phases.training.kept_trainer import TRAINER
+from scripts.phases.training.trainer_failure import told_budget
 from scripts.run.timings import Segment, StepTimings, Stopwatch, read_timings
 from scripts.run.until import FORECAST, held
 from scripts.watch.activity import State
@@ -46,7 +46,7 @@ from tests.chaos.night import Victim, alive, kill, require_readable
 from tests.scripts.made_night import make_night
 from tests.scripts.night.running import Night
 from tests.tiny_policy import write_run
-from trainer.budget import Budget
+from trainer.footprint.budget import Budget
 
 pytestmark = pytest.mark.timeout(1200)
 

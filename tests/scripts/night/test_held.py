@@ -13,7 +13,7 @@ from fieldkit.process.ledger import Ledger
 from fieldkit.process.owned import terminate, wait_ended
 from scripts.night import held
 from scripts.night.held import Held
-from scripts.phases.kept_trainer import TRAINER
+from scripts.phases.training.kept_trainer import TRAINER
 from scripts.run.folder import RunFolder
 
 MIB = 1024**2

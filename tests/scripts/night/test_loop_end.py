@@ -34,8 +34,8 @@ from scripts.doctor.ownership import Family, Use, families
 from scripts.night.detach import detach
 from scripts.night.loop import run_loop
 from scripts.night.loop_options import LoopOptions
-from scripts.phases.kept_trainer import TRAINER
 from scripts.phases.stop import stop_idle_engine
+from scripts.phases.training.kept_trainer import TRAINER
 from scripts.run.config import read_config
 from scripts.run.folder import RunFolder
 from scripts.run.lock import LOOP, run_lock

@@ -26,7 +26,7 @@ from fieldkit.process.ledger import LEDGER_FILE, Ledger
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.serve import find_engine, stop_engine
 from rollout.engine.vllm_server import is_cpu_build, memory_needed
-from scripts.phases.kept_trainer import TRAINER
+from scripts.phases.training.kept_trainer import TRAINER
 from tests.chaos.night import SITE, require_readable
 from tests.tiny_policy import write_run
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,91 +16,22 @@ from rollout.cluster.cluster_settings import ClusterSettings
 from rollout.cluster.placed import LOST
 from rollout.engine.engine_settings import EngineSettings
 from scripts.base.events import Event
-from scripts.base.signals import Wish
 from scripts.phases import train
 from scripts.phases.context import Context
-from scripts.phases.kept_trainer import Answer, KeptTrainer
 from scripts.phases.train import (
     _ask,
     _Asked,
     _run_alone,
     _run_trainer,
     _stays,
-    _what_else_is_smaller,
-    _what_is_smaller,
-    settings_of_step,
     silence_allowed,
 )
-from scripts.run.config import RunConfig
-from scripts.run.folder import RunFolder
-from scripts.run.timings import Stopwatch
+from scripts.phases.training.kept_trainer import Answer, KeptTrainer
 from tests.scripts.made_night import summary
+from tests.scripts.phases.training.conftest import context
 from trainer.inputs import StepInputs
 from trainer.persistent import Request
 from trainer.settings import TrainerSettings
-
-
-def context(
-    folder: Path, kl_small: float, kls: list[float | None], at_reference: int = 0
-) -> Context:
-    """A run whose steps from 1 on have these KLs, the first ones from the reference on."""
-    run = RunFolder(folder)
-    for n, kl in enumerate(kls, start=1):
-        run.step(n).mkdir(parents=True)
-        train = {"training_bits": 16} | ({} if kl is None else {"kl": kl})
-        shas = {"parent_sha": "r" if n <= at_reference else f"{n}", "reference_sha": "r"}
-        write_json(run.step(n) / "train.json", {"train": train, **shas})
-    trainer = TrainerSettings(
-        serving_dtype="bfloat16", tokens_per_microbatch=64, kl_small=kl_small, kl_every=3
-    )
-    return Context(run, RunConfig(trainer=trainer), lambda event: None, Wish(), Stopwatch(0.0))
-
-
-@pytest.mark.parametrize(
-    ("kls", "coefficient"),
-    [
-        ([], 0.02),
-        ([0.5], 0.02),
-        ([0.5] * 9 + [0.05], 0.0),
-        ([0.5] * 9 + [0.05, None], 0.0),
-        ([0.5] * 9 + [0.05, None, None], 0.02),
-        ([0.5] * 9 + [0.05, None, None, 0.05], 0.0),
-        ([0.05] * 9 + [None, None, 0.2], 0.02),
-    ],
-)
-def test_a_small_kl_is_computed_at_every_third_step_only(
-    kls: list[float | None], coefficient: float, tmp_path: Path
-) -> None:
-    ctx = context(tmp_path, 0.1, kls)
-    assert settings_of_step(ctx, len(kls) + 1).kl_coef == coefficient
-
-
-def test_the_kl_of_a_step_that_begins_at_the_reference_says_nothing_of_later_ones(
-    tmp_path: Path,
-) -> None:
-    ctx = context(tmp_path, 0.1, [0.0, 0.0], at_reference=2)  # the first had no signal
-    assert settings_of_step(ctx, 3).kl_coef == ctx.config.trainer.kl_coef
-    ctx = context(tmp_path / "other", 0.1, [0.0, 0.01], at_reference=1)
-    assert settings_of_step(ctx, 3).kl_coef == 0.0
-
-
-def test_a_kl_that_can_have_grown_beyond_the_bound_since_is_computed(tmp_path: Path) -> None:
-    """One step from the reference it was 0.02, so two steps away it is 0.08 at most, and three
-    0.18."""
-    ctx = context(tmp_path, 0.1, [0.0, 0.02], at_reference=1)
-    assert settings_of_step(ctx, 3).kl_coef == 0.0
-    ctx = context(tmp_path / "later", 0.1, [0.0, 0.02, None], at_reference=1)
-    assert settings_of_step(ctx, 4).kl_coef == ctx.config.trainer.kl_coef
-
-
-def test_by_default_it_is_computed_at_every_step(tmp_path: Path) -> None:
-    ctx = context(tmp_path, 0.0, [0.0, 0.0])
-    assert settings_of_step(ctx, 3).kl_coef == ctx.config.trainer.kl_coef
-
-
-def test_the_dtype_that_was_measured_stays(tmp_path: Path) -> None:
-    assert settings_of_step(context(tmp_path, 0.0, [0.1]), 2).dtype == "bf16"
-    assert settings_of_step(context(tmp_path / "other", 0.0, []), 1).dtype == "auto"
 
 
 @pytest.mark.parametrize(
@@ -284,56 +214,6 @@ def test_one_that_hangs_on_a_gpu_is_told_with_what_shows_the_gpu(
     hanging.config = replace(hanging.config, cluster=cluster)
     with pytest.raises(Unavailable, match=r"ended in .* step\. `nvidia-smi` where it ran shows"):
         _run_alone(hanging, 3, request_in(tmp_path), tries=1)
-
-
-HALF = "trainer.processes = 2"
-RESTART = 'engine.lifecycle = "restart"'
-
-
-@pytest.mark.parametrize(
-    ("changes", "advised", "not_advised"),
-    [
-        ({"engine": EngineSettings()}, {HALF, RESTART}, set()),
-        ({"engine": EngineSettings(replicas=0, urls=["http://box:1"])}, {HALF}, {RESTART}),
-        ({"cluster": ClusterSettings(kind="ray")}, {HALF}, {RESTART}),
-        ({"trainer": TrainerSettings(processes=4, shard_base=True)}, {RESTART}, {HALF}),
-    ],
-    ids=["one box", "no engine beside it", "a cluster", "a base in four parts"],
-)
-def test_after_a_killed_trainer_what_is_advised_makes_this_run_s_smaller(
-    changes: dict[str, Any], advised: set[str], not_advised: set[str], tmp_path: Path
-) -> None:
-    ctx = context(tmp_path / "night", 0.0, [])
-    trainer = replace(ctx.config.trainer, processes=4)
-    ctx.config = replace(ctx.config, **{"trainer": trainer, **changes})
-    said = _what_else_is_smaller(ctx, ctx.config.trainer)
-    assert [part for part in advised if part not in said] == []
-    assert [part for part in not_advised if part in said] == []
-
-
-def test_after_a_killed_trainer_of_a_cluster_no_memory_of_this_machine_is_told(
-    tmp_path: Path,
-) -> None:
-    ctx = context(tmp_path / "night", 0.0, [])
-    ctx.config = replace(ctx.config, cluster=ClusterSettings(kind="ray"))
-    told = (
-        r"of its node's memory .* not known here: set trainer\.tokens_per_microbatch below 64, or"
-    )
-    assert re.search(told, _what_is_smaller(ctx, 1))
-
-
-def test_where_the_micro_batch_is_in_a_gpus_own_memory_the_hosts_is_not_asked_for_a_smaller_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("trainer.settings.gpu_names", lambda: ["H100"])
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr("fieldkit.gate.memory.gpu_total", lambda: 80 * 2**30)
-    ctx = context(tmp_path / "night", 0.0, [])
-    said = _what_is_smaller(ctx, 1)
-    assert (
-        said
-        == "It was the host's memory, of which a micro-batch on the GPU takes none: free memory"
-    )
 
 
 def test_one_that_hangs_again_ends_the_phase_with_what_to_type(

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainer.budget import _A_SCORE
+from trainer.footprint.step_bytes import _A_SCORE
 from trainer.scoring import shared_prefix
 from trainer.scoring.cpu_attention import attention
 from trainer.scoring.onednn import by_onednn

@@ -25,7 +25,7 @@ from fieldkit.training.adapter import (
 )
 from tests.trainer.conftest import make_adapter
 from tests.trainer.test_step import SETTINGS, follow
-from trainer import budget
+from trainer.footprint import budget
 from trainer.inputs import StepInputs
 from trainer.progress import Lines
 from trainer.scoring.kept_model import KeptModel

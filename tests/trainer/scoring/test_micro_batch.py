@@ -166,7 +166,7 @@ def test_no_two_micro_batches_would_fit_into_one(
 
 
 def test_a_segment_may_be_as_long_as_the_context_of_a_large_model() -> None:
-    """Whether it fits is the memory's to say, and no number's (`trainer.budget`)."""
+    """Whether it fits is the memory's to say, and no number's (`trainer.footprint`)."""
     ((long,),) = micro_batches(task("a", 130_000, (1_000,)), SETTINGS, shared=True)
     assert long.n_inputs == 130_999
 

@@ -98,7 +98,7 @@ def test_an_error_is_raised_in_its_item_s_place_and_the_rest_is_not_begun(severa
 
 @pytest.mark.parametrize("several", [2, 4])
 def test_few_results_are_held_also_where_the_first_is_the_last_to_be_ready(several: int) -> None:
-    """As many as `trainer.budget` counts gradients: those computed, one that waits, one in use."""
+    """As many as `trainer.footprint` counts: those computed, one that waits, one in use."""
 
     class Result:
         pass

@@ -36,7 +36,7 @@ from rollout.seeds import world_seed
 from rollout.settings import EpisodeSettings
 from rollout.transcript import ChatRenderer
 from scripts.base.checkout import ROOT
-from scripts.phases.kept_trainer import stop_trainer
+from scripts.phases.training.kept_trainer import stop_trainer
 from scripts.prepare.model import build_model
 from tests.chaos.night import GRPO_RUN, SITE
 from tests.rollout.envs.openenv import openenv_moves as moves

@@ -11,7 +11,7 @@ from scripts.prepare.capacity.device_memory import TRAINER_BYTES
 from scripts.prepare.capacity.model_shape import DEFAULT_TARGETS, ModelShape
 from scripts.prepare.capacity.step_time import Efficiency
 from scripts.prepare.capacity.step_work import StepWork
-from trainer.budget import activation_bytes
+from trainer.footprint.step_bytes import activation_bytes
 
 CONFIG: dict[str, Any] = {
     "hidden_size": 1000,

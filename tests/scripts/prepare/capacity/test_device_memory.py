@@ -22,7 +22,7 @@ from tests.scripts.prepare.capacity.round_numbers import (
     smallest_trainer,
     work,
 )
-from trainer.budget import activation_bytes
+from trainer.footprint.step_bytes import activation_bytes
 
 
 @pytest.fixture(scope="module")

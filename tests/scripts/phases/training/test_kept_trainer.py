@@ -33,9 +33,9 @@ from rollout.engine.vllm_server import computing, memory_needed
 from scripts.base.events import Event, EventKind
 from scripts.base.quiet import Quiet
 from scripts.base.signals import Wish
-from scripts.phases import kept_trainer
 from scripts.phases.context import Context
-from scripts.phases.kept_trainer import (
+from scripts.phases.training import kept_trainer
+from scripts.phases.training.kept_trainer import (
     TRAINER,
     KeptTrainer,
     as_it_waits,

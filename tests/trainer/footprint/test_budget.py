@@ -2,50 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, Qwen3Config
 
 from fieldkit.errors import Shortage
 from fieldkit.gate.memory import Available
 from fieldkit.training.adapter import read_adapter, weight_bytes
-from tests.trainer.conftest import SIZES, make_adapter, make_group
-from trainer import budget as trainer_budget
+from tests.trainer.conftest import make_group
+from tests.trainer.footprint.conftest import SETTINGS, with_gpus
 from trainer.batch import collect
-from trainer.budget import (
-    Budget,
-    activation_bytes,
-    forecast,
-    item_bytes_of,
-    require_memory,
-    require_whole_bases,
-    smaller_budget,
-)
-from trainer.scoring import shared_prefix
-from trainer.scoring.micro_batch import Micro, copies, micro_batches, tensors, tokens
-from trainer.scoring.policy import Policy, load_policy
-from trainer.scoring.shared_prefix import Row
+from trainer.footprint import budget as trainer_budget
+from trainer.footprint import step_bytes
+from trainer.footprint.budget import Budget, require_memory, require_whole_bases, smaller_budget
+from trainer.footprint.step_bytes import activation_bytes, forecast
+from trainer.scoring.micro_batch import Micro, copies, micro_batches, tokens
 from trainer.settings import TrainerSettings
 
-SETTINGS = TrainerSettings(serving_dtype="float32")
-"""Served as the base is trained here, so that it is not copied."""
-LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 COPIED = TrainerSettings(serving_dtype="bfloat16", tokens_per_microbatch=1)
 """A base in float32 is copied for the canary."""
-
-
-@pytest.fixture(autouse=True)
-def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Micro-batches are computed one at a time, whatever this machine has."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture
@@ -58,45 +36,19 @@ def with_room(monkeypatch: pytest.MonkeyPatch, host: int, gpu: int | None = None
     monkeypatch.setattr(trainer_budget, "available", lambda: Available(host, gpu))
 
 
-def with_gpus(monkeypatch: pytest.MonkeyPatch, n: int, visible: str | None = None) -> None:
-    """A machine with n GPUs, of which CUDA finds the visible ones; None: all."""
-    monkeypatch.setattr("trainer.settings.gpu_names", lambda: ["H100"] * n)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-
-
-def a_token(model: Path, allocator: float = trainer_budget._ALLOCATOR) -> int:
+def a_token(model: Path, allocator: float = step_bytes._ALLOCATOR) -> int:
     """What a token of a micro-batch needs."""
     return int(allocator * activation_bytes(model, 4, checkpointing=False))
 
 
 def a_copy(model: Path) -> int:
     """What a position needs whose keys and values are kept once more: 2 layers, 32 wide."""
-    return int(trainer_budget._ALLOCATOR * 2 * 2 * 32 * 4)
-
-
-def saved_bytes(policy: Policy, run: Callable[[], object]) -> int:
-    """What autograd saves for the backward pass of `run`, the model's weights left out."""
-    weights = {p.untyped_storage().data_ptr() for p in policy.model.parameters()}
-    saved: dict[int, int] = {}
-    kept: list[torch.Tensor] = []
-
-    def note(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            saved[storage.data_ptr()] = storage.nbytes()
-        kept.append(tensor)  # so that no address is used twice
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        run()
-    return sum(saved.values())
+    return int(step_bytes._ALLOCATOR * 2 * 2 * 32 * 4)
 
 
 def needed(model: Path) -> int:
     """What is needed before the first token."""
-    return weight_bytes(model, 4) + trainer_budget._PROCESS_BYTES + trainer_budget._LOGIT_BUFFERS
+    return weight_bytes(model, 4) + step_bytes.PROCESS_BYTES + step_bytes._LOGIT_BUFFERS
 
 
 def test_the_weights_are_counted_from_the_files(tiny_model: Path) -> None:
@@ -282,7 +234,7 @@ def test_a_gpu_s_allocator_gives_back_what_it_keeps_before_a_step_is_refused(
     tiny_model: Path, batches: tuple[Micro, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     largest = max(tokens(batch, shared=True) for batch in batches)
-    least = needed(tiny_model) + largest * a_token(tiny_model, trainer_budget._GPU_ALLOCATOR)
+    least = needed(tiny_model) + largest * a_token(tiny_model, step_bytes._GPU_ALLOCATOR)
     with_room(monkeypatch, host=0, gpu=least)
     require_memory(tiny_model, batches, SETTINGS, 4, shared=True, on_gpu=True)
     with_room(monkeypatch, host=0, gpu=least - 1)
@@ -316,7 +268,7 @@ def test_of_a_sharded_base_a_gpu_holds_a_part_and_two_layers_and_the_host_all_of
     layers = whole - embedding
     part = embedding + layers // 8 + layers  # of the two layers that it has
     largest = max(tokens(batch, shared=True) for batch in batches)
-    rest = needed(tiny_model) - whole + largest * a_token(tiny_model, trainer_budget._GPU_ALLOCATOR)
+    rest = needed(tiny_model) - whole + largest * a_token(tiny_model, step_bytes._GPU_ALLOCATOR)
 
     def require(host: int, gpu: int) -> None:
         with_room(monkeypatch, host, gpu)
@@ -340,45 +292,6 @@ def test_a_rank_without_a_segment_needs_what_a_program_needs(
 ) -> None:
     with_room(monkeypatch, needed(tiny_model))
     require_memory(tiny_model, (), SETTINGS, 4, shared=True, on_gpu=False)
-
-
-def test_the_forecast_counts_every_process_where_they_share_the_host(
-    tiny_model: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    info, alone = read_adapter(adapter), replace(SETTINGS, tokens_per_microbatch=1024)
-    two = replace(alone, processes=2)
-    with_gpus(monkeypatch, 0)
-    one = forecast(tiny_model, alone, 4, info)
-    both = 2 * one + trainer_budget._STARTER_BYTES
-    assert forecast(tiny_model, two, 4, info) == both
-    with_gpus(monkeypatch, 2)
-    assert forecast(tiny_model, two, 4, info) == forecast(tiny_model, alone, 4, info) < one
-    with_gpus(monkeypatch, 2, visible="")
-    assert forecast(tiny_model, two, 4, info) == both, "CUDA finds none of them"
-
-
-@pytest.mark.parametrize(
-    ("dtype", "served", "gpus", "visible", "size"),
-    [
-        ("bf16", "bfloat16", 0, None, 2),
-        ("fp32", "bfloat16", 1, None, 4),
-        ("auto", "bfloat16", 1, None, 2),
-        ("auto", "bfloat16", 1, "", 4),
-        ("auto", "bfloat16", 0, None, 4),  # it is measured, and may be the larger one
-        ("auto", "float16", 1, None, 4),
-        ("auto", "float32", 1, None, 4),
-    ],
-)
-def test_a_weight_has_the_size_in_which_this_machine_may_load_it(
-    dtype: Any,
-    served: Any,
-    gpus: int,
-    visible: str | None,
-    size: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with_gpus(monkeypatch, gpus, visible)
-    assert item_bytes_of(TrainerSettings(dtype=dtype, serving_dtype=served)) == size
 
 
 def test_a_base_that_is_served_in_another_dtype_is_copied_after_the_last_micro_batch(
@@ -409,112 +322,6 @@ def test_a_copy_that_does_not_fit_is_a_shortage_that_no_micro_batch_mends(
         require_memory(tiny_model, (), COPIED, 4, shared=True, on_gpu=False)
     assert smaller_budget(tiny_model, batches, COPIED, 4, shared=True).fits == 0
     require_memory(tiny_model, (), SETTINGS, 4, shared=True, on_gpu=False)
-
-
-KINDS = [(4, False), (2, False), (2, True)]
-"""Bytes of a number, and whether attention is written out."""
-
-
-def with_attention(monkeypatch: pytest.MonkeyPatch, *, written_out: bool) -> None:
-    """On a processor that multiplies bfloat16, or one that does not."""
-    monkeypatch.setattr(shared_prefix, "_multiplies_bf16", lambda: written_out)
-
-
-@pytest.fixture
-def a_model(request: pytest.FixtureRequest, tiny_model: Path, tmp_path: Path) -> Path:
-    """The tiny model, or one of another kind."""
-    if request.param == "llama":
-        return tiny_model
-    make: Any = AutoModelForCausalLM.from_config
-    config: Any = Qwen3Config(**SIZES, head_dim=16)  # each head has a norm, and twice the width
-    if request.param == "gemma3":  # and a layer has four norms, not Llama's
-        config = Gemma3TextConfig(**SIZES, head_dim=16, sliding_window=64)
-    make(config).save_pretrained(tmp_path / "other")
-    return tmp_path / "other"
-
-
-@pytest.mark.parametrize(("item_bytes", "written_out"), KINDS)
-@pytest.mark.parametrize("targets", [("q_proj", "v_proj"), LINEAR])
-@pytest.mark.parametrize("a_model", ["llama", "qwen3", "gemma3"], indirect=True)
-def test_a_token_keeps_what_the_model_saves_for_its_backward_pass(
-    a_model: Path,
-    tmp_path: Path,
-    targets: tuple[str, ...],
-    item_bytes: int,
-    written_out: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with_attention(monkeypatch, written_out=written_out)
-    dtype = {2: torch.bfloat16, 4: torch.float32}[item_bytes]
-    info = read_adapter(make_adapter(a_model, tmp_path / "lora", seed=1, targets=targets))
-    policy = load_policy(a_model, info, dtype, gradient_checkpointing=False)
-    ids = torch.zeros(1, 256, dtype=torch.long)
-    alone = Row.of([(*range(128),), (*range(128, 256),)])
-    a_token = saved_bytes(
-        policy, lambda: policy.model(input_ids=ids, logits_to_keep=1, row=alone)
-    ) / (2 * 128)
-    forecast = activation_bytes(
-        a_model,
-        item_bytes,
-        checkpointing=False,
-        targets=info.target_modules,
-        written_out=written_out,
-    )
-    assert forecast == pytest.approx(a_token, rel=0.15)
-
-
-@pytest.mark.parametrize(("item_bytes", "written_out"), KINDS)
-@pytest.mark.parametrize(("attempts", "prompt"), [(8, 200), (2, 6)])
-def test_a_shared_row_keeps_keys_and_values_of_what_it_shares_again_for_each_sequence(
-    attempts: int,
-    prompt: int,
-    tiny_model: Path,
-    adapter: Path,
-    item_bytes: int,
-    written_out: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with_attention(monkeypatch, written_out=written_out)
-    info = read_adapter(adapter)
-    dtype = {2: torch.bfloat16, 4: torch.float32}[item_bytes]
-    policy = load_policy(tiny_model, info, dtype, gradient_checkpointing=False)
-    group = make_group(
-        random.Random(0), "a", "t", rewards=[0, 1] * (attempts // 2), prompt=[7] * prompt
-    )
-    segments = collect([group], SETTINGS).segments
-    micro = tensors(segments, torch.device("cpu"), shared=True)
-    saved = saved_bytes(policy, lambda: policy.logprobs(micro, 1.0))
-    _, per_token, per_copy = trainer_budget._needs(
-        tiny_model, SETTINGS, item_bytes, info, on_gpu=False, tcmalloc=True
-    )
-    if written_out:
-        per_token -= 4 * trainer_budget._A_SCORE  # not saved: a block's, while it is computed
-    n, copied = tokens(segments, shared=True), copies(segments, shared=True)
-    assert copied >= (attempts - 1) * prompt
-    assert n + copied == sum(s.n_inputs for s in segments)
-    assert n * per_token + copied * per_copy == pytest.approx(saved, rel=0.15)
-
-
-def test_more_lora_targets_and_a_larger_adapter_need_more(
-    tiny_model: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_gpus(monkeypatch, 0)
-    info = read_adapter(adapter)
-    every = replace(info, target_modules=(*info.target_modules, "gate_proj", "down_proj"))
-    needs = [forecast(tiny_model, SETTINGS, 4, a) for a in (info, every)]
-    assert needs[0] < needs[1]
-    assert forecast(tiny_model, SETTINGS, 4, info, longest_segment=10**5) > needs[0]
-    assert forecast(tiny_model, SETTINGS, 4, info, longest_segment=10) == needs[0]
-    assert forecast(tiny_model, SETTINGS, 4, info, tcmalloc=True) < needs[0]
-
-
-def test_checkpointing_and_a_narrow_base_need_less(tiny_model: Path, tmp_path: Path) -> None:
-    full = activation_bytes(tiny_model, 4, checkpointing=False)
-    assert activation_bytes(tiny_model, 2, checkpointing=False) < full
-    config = json.loads((tiny_model / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 8}))
-    checkpointed, kept = (activation_bytes(tmp_path, 4, checkpointing=c) for c in (True, False))
-    assert checkpointed < kept == 4 * full
 
 
 # --- after a kill ---------------------------------------------------------------------------------
