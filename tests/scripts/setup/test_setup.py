@@ -23,6 +23,7 @@ case "$*" in
     printf "${uv/uv==/}" > .venv/bin/uv && chmod +x .venv/bin/uv ;;
 "-c import importlib"*"'${HELD:-none}'"*) exit 0 ;;
 "-c import importlib"*) exit 1 ;;
+"-m compileall "*) echo "compiling ${*:4}"; exit ${READ_ONLY:-0} ;;
 "-Ic import pip") exit ${NEWER_PYTHON:-0} ;;
 --version) echo "Python 3.12.0" ;;
 esac
@@ -78,6 +79,17 @@ def test_a_set_up_that_fails_says_what_was_not_installed_and_goes_on(clone: Clon
     assert (code, made) == (Unavailable.exit_code, False)
     assert said.startswith("setup: -r requirements/cpu.txt is not installed; see the error above.")
     assert clone.set_up() == (0, False, "")
+
+
+def test_where_python_may_write_no_bytecode_the_set_up_writes_it(clone: Clone) -> None:
+    forbidden = {"PYTHONDONTWRITEBYTECODE": "1"}
+    said = clone.run(**forbidden).stdout
+    (compiled,) = (line.split()[1:] for line in said.splitlines() if line.startswith("compiling"))
+    ours = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
+    assert set(compiled) == ours
+    done = clone.run(**forbidden, READ_ONLY="1")
+    assert (done.returncode, "takes no bytecode" in done.stdout) == (0, True)
+    assert "compiling" not in clone.run(PYTHONDONTWRITEBYTECODE="").stdout
 
 
 def test_what_was_interrupted_is_made_anew(clone: Clone) -> None:
