@@ -33,6 +33,12 @@ def test_enough_passes_make_it_certain() -> None:
     assert pass_at_k(10, 8, 3) == 1.0
 
 
+@pytest.mark.parametrize("k", [0, -1])
+def test_no_attempt_is_no_k(k: int) -> None:
+    with pytest.raises(BadInput, match=f"^pass@{k}: k has to be 1 or more"):
+        pass_at_k(4, 1, k)
+
+
 def test_fewer_attempts_than_k_are_refused() -> None:
     with pytest.raises(BadInput, match="pass@5"):
         pass_at_k(4, 1, 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from dataclasses import fields, replace
 from pathlib import Path
@@ -256,6 +257,16 @@ def test_a_target_that_the_model_lacks_is_named(tmp_path: Path, model: Path) -> 
         tmp_path / "adapter", lora_tensors(), target_modules=["q_proj", "v_proj", "c_attn"]
     )
     with pytest.raises(BadInput, match="c_attn"):
+        check_adapter(folder, model)
+
+
+def test_a_target_in_an_expert_is_refused(tmp_path: Path, model: Path) -> None:
+    expert = "model.layers.0.mlp.experts.0.gate_proj"
+    weights = {f"{expert}.weight": np.ones((HIDDEN, HIDDEN), np.float32)}
+    write_safetensors(model / "model-2.safetensors", weights, "F32")
+    folder = write_adapter(tmp_path / "adapter", lora_tensors(), target_modules=["gate_proj"])
+    said = f"target_modules: gate_proj: {expert} is an expert's"
+    with pytest.raises(BadInput, match=re.escape(said)):
         check_adapter(folder, model)
 
 
