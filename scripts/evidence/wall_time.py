@@ -7,11 +7,14 @@ own, so the parts add up to the wall time.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from fieldkit.files.journal import Entry
 from rollout.engine.lifecycle import NEEDS, RESTART
+from scripts.run.state import PAUSE
 from scripts.run.timings import BETWEEN, StepTimings
 from scripts.words.quantities import duration
 
@@ -84,6 +87,7 @@ def wall_time(
         sentences=(
             _lifecycle_sentence(parts, clocked, journal),
             _concurrency_sentence(in_flight, seats),
+            *_pause_sentence(journal),
             *_eval_sentence(sum(t.eval_wall for t in clocked), wall, eval_every),
         ),
     )
@@ -136,6 +140,20 @@ def _concurrency_sentence(in_flight: int, seats: int) -> str:
     return (
         f"All {in_flight} attempts of a step were in flight at once: more concurrency cannot make"
         " a rollout shorter."
+    )
+
+
+def _pause_sentence(journal: Sequence[Entry]) -> tuple[str, ...]:
+    """How long the loop waited before it did failed phases again, which is time between phases."""
+    pauses = [(e.data, after.time - e.time) for e, after in pairwise(journal) if e.event == PAUSE]
+    if not pauses:
+        return ()
+    waited = sum(min(float(said["seconds"]), max(0.0, passed)) for said, passed in pauses)
+    phases = Counter(f"{said['phase']} (exit {said['exit']})" for said, _ in pauses)
+    which = ", ".join(f"{phase}{f' {n} times' if n > 1 else ''}" for phase, n in phases.items())
+    return (
+        f"The loop waited {duration(waited)} before it did again what had failed: {which};"
+        " journal.jsonl has the errors.",
     )
 
 

@@ -39,6 +39,7 @@ from scripts.run.next_phase import FLAT, Phase, RunFiles, drive, phase_beside
 from scripts.run.reader import RunReader
 from scripts.run.run_pool import require_reserve
 from scripts.run.state import (
+    PAUSE,
     outlook,
     phase_now,
     raise_converged,
@@ -298,7 +299,9 @@ class _Loop:
         alarm(self.display.tell, f"{error}; {told} (Ctrl-C stops)")
         if self.again.ends_engine(phase, error):
             self.stop_engine()
-        self._wait(pause)
+        if pause:
+            self.journal.append(PAUSE, phase=phase.value, seconds=pause, **as_journalled(error))
+            self._wait(pause)
         return True
 
     def _wait(self, seconds: float) -> None:

@@ -136,6 +136,10 @@ def of_the_night(entries: Sequence[Entry]) -> Sequence[Entry]:
     return [*night, *(e for e in since if e.pid not in typed)]
 
 
+PAUSE = "pause"
+"""The journal's word of a loop that waits for `seconds` before it does the failed `phase` again."""
+
+
 def last_word(entries: Sequence[Entry]) -> Entry | None:
     """The newest start or end of a phase or a loop."""
     told = ("loop_start", "loop_end", "phase_start", "phase_end")

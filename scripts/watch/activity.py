@@ -14,7 +14,7 @@ import psutil
 
 from fieldkit.files.journal import Entry
 from scripts.run.next_phase import Phase
-from scripts.run.state import of_the_night
+from scripts.run.state import PAUSE, of_the_night
 
 _CLOCK_SLACK_SECONDS = 2.0  # between the clock of the journal and a process's age
 _AT_ONCE = 2  # phases
@@ -26,6 +26,7 @@ class State(StrEnum):
     FRESH = "not started"
     WORKING = "working"
     BETWEEN = "between phases"
+    WAITING = "waiting"
     IDLE = "no phase is running"
     STOPPED = "stopped"
     DONE = "done"
@@ -37,7 +38,8 @@ class State(StrEnum):
 class Activity:
     """The state, and the last phase with its Unix time and the pid that wrote it.
 
-    why: the reason of a stop. beside: the phase that runs beside that one.
+    why: the reason of a stop or a wait. beside: the phase that runs beside that one. until: the
+    Unix time at which a loop that waits does the phase again.
     """
 
     state: State
@@ -46,6 +48,7 @@ class Activity:
     pid: int | None = None
     why: str = ""
     beside: str = ""
+    until: float = 0.0
 
     @property
     def phases(self) -> str:
@@ -69,6 +72,9 @@ def activity(
         return Activity(State.WORKING, phase, first.time, first.pid, beside=beside)
     for e in reversed(of_the_night(entries)):
         phase = str(e.data.get("phase", ""))
+        if e.event == PAUSE and loop is not None:
+            until = e.time + float(e.data.get("seconds", 0.0))
+            return Activity(State.WAITING, phase, e.time, why=_error(e), until=until)
         if e.event in ("phase_start", "phase_end"):
             if e.data.get("exit") == 0 or loop is not None:  # a loop does some of the others again
                 return Activity(between, phase, e.time)
@@ -88,7 +94,7 @@ def activity(
 
 
 def _error(entry: Entry) -> str:
-    """The error that ended a phase or a loop."""
+    """The error that ended a phase or a loop, or that it waits for."""
     return f"exit {entry.data.get('exit')}: {entry.data.get('error', '')}"
 
 

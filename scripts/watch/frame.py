@@ -116,6 +116,9 @@ def _now(sight: Sight) -> Text:
         why = shortened(visible(doing.why), WHY_CHARS) or doing.state.value
         style = "red" if doing.state is State.STOPPED else ""
         return Text(why, style=style) + Text(typeable(f"\n`grpo run {sight.to_play}` goes on"))
+    if doing.state is State.WAITING:
+        again = f"the {doing.phase} phase is done once more at {clock(doing.until)}; it ended with "
+        return Text(again + shortened(visible(doing.why), WHY_CHARS), style="yellow")
     if sight.is_over:
         said = f"{doing.state.value}; `grpo table {sight.typed}` tells what came of it"
         return Text(typeable(said))

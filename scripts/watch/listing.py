@@ -26,7 +26,7 @@ from scripts.run.folder import SWEEP_FILE, RunFolder
 from scripts.run.lock import holder
 from scripts.run.manifest import evaluated_adapter, other_host, read_manifest
 from scripts.watch.activity import State, activity, lives
-from scripts.words.quantities import counted
+from scripts.words.quantities import clock, counted
 
 _MIB = 2**20
 
@@ -78,6 +78,8 @@ def _state(folder: RunFolder, steps: int) -> str:
     if doing.state is State.FRESH and (adapter := evaluated_adapter(manifest)):
         return _evaluation(folder, adapter)
     said = doing.phases if doing.state is State.WORKING else doing.state.value
+    if doing.state is State.WAITING:
+        said += f" until {clock(doing.until)} to do the {doing.phase} phase again"
     is_over = doing.state in (State.DONE, State.CONVERGED)
     return said if is_over or not host else f"{said}, by the journal of {host}"
 

@@ -34,6 +34,7 @@ from rollout.engine.replica import Replica, is_engine
 from rollout.engine.serve import stop_engine
 from scripts.doctor.ownership import Family, families
 from scripts.run.folder import RunFolder
+from scripts.run.state import PAUSE
 from trainer.checkpoint import state_sha
 
 SITE = Path(__file__).parent / "site"
@@ -269,7 +270,8 @@ def _until_killed(
     toll: Toll,
     tell: Callable[[str], None],
 ) -> int:
-    """Watch one loop until it is killed or ends by itself; return its exit code."""
+    """Watch one loop until it is killed or ends by itself; return its exit code. One that waits to
+    do a phase again is killed and counts as no victim."""
     journal = folder / "journal.jsonl"
     seen, size = len(boundaries(journal)), _size(journal)
     saboteur.begin()
@@ -283,6 +285,8 @@ def _until_killed(
         if now_size != size:  # the size is cheap to poll; the content is not
             lines = boundaries(journal)
             fresh, seen, size, moved = lines[seen:], len(lines), now_size, now
+            if any(line.startswith(PAUSE) for line in fresh):
+                loop.kill()  # it would wait up to an hour for memory; a person may type it at once
         if moment := saboteur.moment(fresh, now - began):
             living = {v: p for v, p in targets(folder, loop).items() if v in saboteur.victims}
             victim = saboteur.victim(moment, living)

@@ -41,6 +41,23 @@ def test_what_no_part_claims_is_told_as_such() -> None:
     assert (found.parts[-1].name, found.parts[-1].seconds) == (UNCLAIMED, 3)
 
 
+def test_the_time_that_a_loop_waited_to_do_a_phase_again_is_told() -> None:
+    failed = {"phase": "train", "exit": 5, "error": "too little memory"}
+    journal = [
+        Entry(100.0, 1, "pause", {**failed, "seconds": 60.0}),
+        Entry(160.5, 2, "phase_start", {"phase": "train"}),
+        Entry(200.0, 1, "pause", {**failed, "seconds": 600.0}),
+        Entry(440.0, 3, "loop_start", {}),  # a person did not want to wait
+    ]
+    found = wall_time([timings(1)], journal, 32, 64)
+    assert found is not None
+    (told,) = (sentence for sentence in found.sentences if "waited" in sentence)
+    assert "waited 5 min before it did again what had failed: train (exit 5) 2 times;" in told
+    undisturbed = wall_time([timings(1)], (), 32, 64)
+    assert undisturbed is not None
+    assert len(undisturbed.sentences) == len(found.sentences) - 1
+
+
 def test_nothing_clocked_is_nothing_to_show() -> None:
     assert wall_time([StepTimings(0)], (), 32, 64) is None
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from fieldkit.errors import BadInput, Interrupted, MissingFile, Shortage, Unavailable
+from fieldkit.files.journal import Journal
 from scripts.base.children import Program
 from scripts.base.display import PlainDisplay
 from scripts.base.exit_codes import KILLED, ChildBug, Killed
@@ -22,7 +23,7 @@ from scripts.night.loop import run_loop
 from scripts.night.loop_options import LoopOptions
 from scripts.run.folder import RunFolder
 from scripts.run.next_phase import Phase
-from scripts.run.state import read_files
+from scripts.run.state import PAUSE, read_files
 from tests.scripts.night.running import as_from_a_terminal
 from tests.scripts.night.test_loop_end import made as made_night
 
@@ -241,6 +242,10 @@ def test_a_disk_that_is_full_for_the_loop_too_is_looked_at_again_where_it_had_ro
     played = made(FULL, 0)
     played.run()
     assert "no space left on this disk" in played.out.getvalue()
+    (pause,) = (e.data for e in Journal(played.night.journal).read() if e.event == PAUSE)
+    assert (pause["phase"], pause["seconds"]) == (Phase.EVAL.value, 0.01)
+    assert pause["exit"] == Shortage.exit_code
+    assert "no space left on this disk" in pause["error"]
 
 
 def test_who_asked_to_finish_is_told_the_failure_at_once(made: Make) -> None:

@@ -45,6 +45,21 @@ def test_a_loop_that_lives_after_a_failed_phase_is_about_to_do_it_again() -> Non
     assert what(failed, loop=LOOP).state is State.BETWEEN
 
 
+def test_a_loop_that_waits_to_do_a_phase_again_says_why_and_until_when() -> None:
+    failed: dict[str, Any] = {"phase": "train", "exit": 5, "error": "too little memory"}
+    entries = (
+        entry("phase_end", **failed),
+        entry("memory_used", bytes=1),
+        entry("pause", pid=LOOP, at=101.0, seconds=600.0, **failed),
+    )
+    why = "exit 5: too little memory"
+    assert what(*entries) == Activity(State.WAITING, "train", 101.0, why=why, until=701.0)
+    killed = what(*entries, loop=None, alive=False)
+    assert (killed.state, killed.why) == (State.STOPPED, why)
+    goes_on = what(*entries, entry("phase_start", phase="train"))
+    assert goes_on.state is State.WORKING
+
+
 @pytest.mark.parametrize(("loop", "state"), [(LOOP, State.BETWEEN), (None, State.IDLE)])
 def test_after_a_phase_it_depends_on_whether_a_loop_goes_on(loop: int | None, state: State) -> None:
     assert what(entry("phase_end", phase="rollout", exit=0), loop=loop).state is state

@@ -30,7 +30,9 @@ from scripts.run.timings import StepTimings, write_timings
 from scripts.watch import sight
 from scripts.watch.activity import State
 from scripts.watch.frame import frame
+from scripts.watch.listing import list_runs
 from scripts.watch.sight import Watcher
+from scripts.words.quantities import clock
 from tests.scripts.evals import trajectory
 from tests.scripts.made_night import HELD_OUT, Night, make_night, timings
 
@@ -140,6 +142,24 @@ def test_a_night_that_failed_has_stopped_though_its_sweep_lives_on(night: Night)
         journal.append("loop_end", exit=5, error="too little memory")
     seen = Watcher(folder).look().activity
     assert (seen.state, seen.why) == (State.STOPPED, "exit 5: too little memory")
+
+
+def test_a_night_that_waits_for_memory_says_until_when_in_watch_and_list(night: Night) -> None:
+    journal, folder = Journal(night.folder.journal), night.folder
+    error = {"exit": 5, "error": "too little memory"}
+    with run_lock(folder.lock):
+        begin(folder, "train")
+        journal.append("phase_end", phase="train", **error)
+        journal.append("pause", phase="train", seconds=600.0, **error)
+        seen = Watcher(folder).look()
+        screen = Console(width=100, file=(out := io.StringIO()))
+        screen.print(frame(seen, screen))
+        shown = " ".join(out.getvalue().replace("│", " ").split())
+        (listed,) = list_runs(folder.path.parent)
+    until = clock(seen.activity.until)
+    assert f"the train phase is done once more at {until}; it ended with exit 5: too" in shown
+    assert "waiting" in shown
+    assert listed.state == f"waiting until {until} to do the train phase again"
 
 
 def test_an_arm_at_the_training_temperature_is_as_far_as_its_finished_tasks(night: Night) -> None:
