@@ -27,7 +27,7 @@ _HEAD = f'{{"schema":{SCHEMA},'
 T = TypeVar("T")
 
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {}
-_BOUNDED: dict[type, bool] = {}
+_CLOSED: dict[type, bool] = {}
 
 
 def _adapter(cls: type) -> TypeAdapter[Any]:
@@ -36,13 +36,15 @@ def _adapter(cls: type) -> TypeAdapter[Any]:
     return _ADAPTERS[cls]
 
 
-def _bounds_nesting(cls: type) -> bool:
-    """Whether a type says what each of its values is, and none of itself is among them."""
-    if cls not in _BOUNDED:
-        schema = repr(_adapter(cls).core_schema)
+def _is_closed(cls: type) -> bool:
+    """Whether a type refuses other keys than its own and numbers that are not finite, and says what
+    each of its values is, none of which is of itself: so its nesting has an end."""
+    if cls not in _CLOSED:
+        config, schema = getattr(cls, "__pydantic_config__", {}), repr(_adapter(cls).core_schema)
+        strict = config.get("extra") == "forbid" and config.get("allow_inf_nan") is False
         free = (f"'type': '{kind}'" in schema for kind in ("any", "definition-ref"))
-        _BOUNDED[cls] = not any(free)
-    return _BOUNDED[cls]
+        _CLOSED[cls] = strict and not any(free)
+    return _CLOSED[cls]
 
 
 def plain(record: Any) -> Any:
@@ -160,7 +162,7 @@ def encode(record: Any) -> str:
 
 def decode(cls: type[T], text: str, where: str) -> T:
     """Inverse of `encode`."""
-    if text.startswith(_HEAD) and _bounds_nesting(cls):
+    if text.startswith(_HEAD) and _is_closed(cls):
         found: T | None = parse_typed("{" + text[len(_HEAD) :], _adapter(cls))
         if found is not None:
             return found

@@ -44,9 +44,9 @@ def parse_json(
 
 
 def parse_typed(text: str, adapter: TypeAdapter[T]) -> T | None:
-    """The value of a type without free values, which bounds its nesting, in two thirds of the time
-    that plain values on the way would take. None where the text is anything else, however little:
-    `parse_json` then finds out what it is."""
+    """The value of a type that names all of its keys and bounds its nesting, in two thirds of the
+    time that plain values on the way would take. None where the text is anything else, however
+    little: `parse_json` then finds out what it is."""
     try:
         return adapter.validate_json(text)
     except ValidationError:

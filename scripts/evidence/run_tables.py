@@ -181,7 +181,7 @@ def parts_table(evidence: Evidence) -> Table | None:
     rows = evidence.reward_parts
     if not rows:
         return None
-    arms = _start_best_last(evidence)
+    arms = start_best_last(evidence)
     return Table(
         "Parts of the reward",
         ("environment", "part", "weight", *arms),
@@ -193,7 +193,7 @@ def parts_table(evidence: Evidence) -> Table | None:
     )
 
 
-def _start_best_last(evidence: Evidence) -> list[str]:
+def start_best_last(evidence: Evidence) -> list[str]:
     """Yardsticks and base, the reference, the trained arm that passes most, and the newest."""
     untrained = {*YARDSTICKS, BASE, evidence.reference}
     trained = [a for a in evidence.arms if a.name not in untrained]

@@ -144,16 +144,16 @@ def _concurrency_sentence(in_flight: int, seats: int) -> str:
 
 
 def _pause_sentence(journal: Sequence[Entry]) -> tuple[str, ...]:
-    """How long the loop waited before it did failed phases again, which is time between phases."""
+    """How long the loop waited to do failed phases again, at most."""
     pauses = [(e.data, after.time - e.time) for e, after in pairwise(journal) if e.event == PAUSE]
     if not pauses:
         return ()
-    waited = sum(min(float(said["seconds"]), max(0.0, passed)) for said, passed in pauses)
-    phases = Counter(f"{said['phase']} (exit {said['exit']})" for said, _ in pauses)
+    waited = sum(min(said.get("seconds", 0.0), max(0.0, passed)) for said, passed in pauses)
+    phases = Counter(f"{said.get('phase')} (exit {said.get('exit')})" for said, _ in pauses)
     which = ", ".join(f"{phase}{f' {n} times' if n > 1 else ''}" for phase, n in phases.items())
     return (
-        f"The loop waited {duration(waited)} before it did again what had failed: {which};"
-        " journal.jsonl has the errors.",
+        f"The loop waited {duration(waited)} to do a failed phase again: {which}; journal.jsonl has"
+        " the errors.",
     )
 
 

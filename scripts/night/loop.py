@@ -300,7 +300,8 @@ class _Loop:
         if self.again.ends_engine(phase, error):
             self.stop_engine()
         if pause:
-            self.journal.append(PAUSE, phase=phase.value, seconds=pause, **as_journalled(error))
+            with contextlib.suppress(OSError):  # a full disk may be what is waited for
+                self.journal.append(PAUSE, phase=phase.value, seconds=pause, **as_journalled(error))
             self._wait(pause)
         return True
 

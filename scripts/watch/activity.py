@@ -72,7 +72,7 @@ def activity(
         return Activity(State.WORKING, phase, first.time, first.pid, beside=beside)
     for e in reversed(of_the_night(entries)):
         phase = str(e.data.get("phase", ""))
-        if e.event == PAUSE and loop is not None:
+        if e.event == PAUSE and e.pid == loop:
             until = e.time + float(e.data.get("seconds", 0.0))
             return Activity(State.WAITING, phase, e.time, why=_error(e), until=until)
         if e.event in ("phase_start", "phase_end"):

@@ -287,6 +287,7 @@ def _until_killed(
             fresh, seen, size, moved = lines[seen:], len(lines), now_size, now
             if any(line.startswith(PAUSE) for line in fresh):
                 loop.kill()  # it would wait up to an hour for memory; a person may type it at once
+                return loop.wait()
         if moment := saboteur.moment(fresh, now - began):
             living = {v: p for v, p in targets(folder, loop).items() if v in saboteur.victims}
             victim = saboteur.victim(moment, living)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +173,7 @@ def test_a_line_as_it_is_written_and_another_order_of_its_keys_are_one_record() 
         ('"step":0', '"stride":0', "step: Field required"),
         ('"kl":0.25', '"kl":NaN', "train.kl: Input should be a finite number"),
         ('"passed":1', '"passed":"one"', "draws.0.passed: Input should be a valid integer"),
+        ('"passed":1', '"passed":1,"colour":2', "draws.0.colour: Unexpected keyword argument"),
         ('"STUCK"', '"MAYBE"', "draws.1.signal: Input should be"),
         ('"schema":1,', '"schema":2,', "schema is 2, this version reads 1"),
         ('"schema":1,', '"schema":1,"schema":2,', "schema is 2, this version reads 1"),
@@ -188,6 +189,29 @@ def test_what_is_wrong_with_a_line_does_not_depend_on_how_it_is_read(
     with pytest.raises(BadInput) as found:
         decode(StepSummary, line.replace(old, new), "f:1")
     assert str(found.value).startswith(f"f:1: {says}")
+
+
+@dataclass(frozen=True)
+class Loose:
+    """A record that leaves to pydantic what it does with other keys and with NaN."""
+
+    seconds: float = 0.0
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('{"schema":1,"seconds":NaN}', "NaN is no finite number"),
+        ('{"schema":1,"schema":2,"seconds":1.0}', "schema is 2"),
+        ('{"schema":1,}', "not valid JSON"),
+        ('{"schema":1,"other":Infinity}', "Infinity is no finite number"),
+        (f'{{"schema":1,"other":{"[" * 150 + "]" * 150}}}', "nested more than 100 levels deep"),
+    ],
+)
+def test_a_record_that_refuses_little_is_read_the_long_way(line: str, says: str) -> None:
+    assert decode(Loose, '{"schema":1,"seconds":1.5}', "f:1") == Loose(1.5)
+    with pytest.raises(BadInput, match=f"^f:1: {says}"):
+        decode(Loose, line, "f:1")
 
 
 def test_values_of_a_task_may_not_be_nested_deeper_than_others() -> None:

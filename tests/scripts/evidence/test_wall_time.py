@@ -52,7 +52,7 @@ def test_the_time_that_a_loop_waited_to_do_a_phase_again_is_told() -> None:
     found = wall_time([timings(1)], journal, 32, 64)
     assert found is not None
     (told,) = (sentence for sentence in found.sentences if "waited" in sentence)
-    assert "waited 5 min before it did again what had failed: train (exit 5) 2 times;" in told
+    assert "waited 5 min to do a failed phase again: train (exit 5) 2 times;" in told
     undisturbed = wall_time([timings(1)], (), 32, 64)
     assert undisturbed is not None
     assert len(undisturbed.sentences) == len(found.sentences) - 1

@@ -248,6 +248,26 @@ def test_a_disk_that_is_full_for_the_loop_too_is_looked_at_again_where_it_had_ro
     assert "no space left on this disk" in pause["error"]
 
 
+def test_a_journal_that_takes_no_line_keeps_no_loop_from_waiting(
+    made: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again, refused, append = Again(), [], Journal.append
+    again.went_well(Phase.EVAL)
+    monkeypatch.setattr(loop, "Again", lambda: again)
+    monkeypatch.setattr("scripts.night.again._LATER", (0.01,))
+
+    def full(journal: Journal, event: str, **data: Any) -> None:
+        if event == PAUSE:
+            refused.append(event)
+            raise FULL
+        append(journal, event, **data)
+
+    monkeypatch.setattr(Journal, "append", full)
+    played = made(FULL, 0)
+    played.run()
+    assert (refused, played.ends) == ([PAUSE], [])
+
+
 def test_who_asked_to_finish_is_told_the_failure_at_once(made: Make) -> None:
     played = made(Unavailable.exit_code, 0)
     played.meanwhile = lambda: signal.raise_signal(signal.SIGINT)

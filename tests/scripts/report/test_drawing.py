@@ -14,7 +14,6 @@ from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from fieldkit.eval.stats import Estimate, Interval
-from fieldkit.records import StopReason
 from scripts.report import charts, drawing
 from scripts.report.charts import Difference
 from scripts.report.curves import draw_curves
@@ -65,19 +64,18 @@ def test_a_long_label_keeps_the_end_that_tells_it_from_others() -> None:
 
 @pytest.mark.parametrize("n", [1, 12])
 def test_few_arms_are_all_drawn_and_need_no_caption(n: int) -> None:
-    arms, caption = charts.spread(range(n))
-    assert (arms, caption) == ([*range(n)], "")
+    arms = [f"step {i}" for i in range(n)]
+    assert charts.spread(arms, ["step 0"]) == ({*arms}, "")
 
 
-def test_of_many_arms_a_chart_has_the_first_the_last_and_some_between_and_says_so() -> None:
-    arms, _ = charts.spread(range(40))
-    assert (len(arms), arms[0], arms[-1]) == (12, 0, 39)
-    gaps = {after - before for before, after in pairwise(arms)}
-    assert gaps <= {3, 4}
-    stops = {f"step {n}": {StopReason.MAX_TURNS.value: n} for n in range(40)}
-    svg = charts.endings(stops)
-    assert ("step 39" in svg, "step 38" in svg) == (True, False)
-    assert "<figcaption>12 of 40 arms, evenly spaced; all are in the table.</figcaption>" in svg
+def test_of_many_arms_a_chart_has_those_that_are_kept_and_others_in_even_steps() -> None:
+    arms = ["base", "warm start", *(f"step {i}" for i in range(40))]
+    kept = ["oracle", "base", "warm start", "step 17", "step 39"]
+    shown, caption = charts.spread(arms, kept)
+    assert {*kept} - shown == {"oracle"}, "it is no arm of this chart"
+    assert (len(shown), caption) == (12, "12 of 42 arms; all are in the table.")
+    others = [i for i in range(40) if f"step {i}" in shown and i not in (17, 39)]
+    assert {after - before for before, after in pairwise(others)} <= {4, 5, 6}
 
 
 def test_a_row_has_the_colour_of_its_sign_and_without_an_interval_only_a_dot() -> None:

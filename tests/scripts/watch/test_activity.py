@@ -54,6 +54,7 @@ def test_a_loop_that_waits_to_do_a_phase_again_says_why_and_until_when() -> None
     )
     why = "exit 5: too little memory"
     assert what(*entries) == Activity(State.WAITING, "train", 101.0, why=why, until=701.0)
+    assert what(*entries, loop=LOOP + 1).state is State.BETWEEN, "another command has the lock"
     killed = what(*entries, loop=None, alive=False)
     assert (killed.state, killed.why) == (State.STOPPED, why)
     goes_on = what(*entries, entry("phase_start", phase="train"))
