@@ -134,7 +134,7 @@ second-model: programs $(READY) ## play two steps with SmolLM2 and with Gemma 3 
 bench-fieldkit: wheel ## measure fieldkit and the index's in turn; write docs/fieldkit/performance.md
 	@$(BIN)/python -m tests.fieldkit.compat.performance $(WHEEL) $(ARGS)
 
-chaos: programs $(READY) ## kill nights 260 times and check that nothing is lost (over an hour)
+chaos: programs $(READY) ## kill nights 260 times and check that nothing is lost (half an hour)
 	@$(BIN)/grpo model
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
