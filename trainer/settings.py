@@ -7,9 +7,7 @@ imports torch.
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import replace
-from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,7 +16,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json
-from fieldkit.gate.memory import gpu_names
+from fieldkit.gate import memory
 from fieldkit.settings import Change, Choice, Follows, Unit, read, settings
 from fieldkit.training.objectives import Normalisation
 from trainer.objective import OBJECTIVES, Band
@@ -233,14 +231,8 @@ class TrainerSettings:
 
 
 def cuda_devices() -> int:
-    """NVIDIA devices that CUDA would find, without loading it: those of CUDA_VISIBLE_DEVICES, up to
-    the first that is no device, or all."""
-    there = len(gpu_names())
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return there
-    named = takewhile(lambda device: device not in ("", "-1"), map(str.strip, visible.split(",")))
-    return min(there, len(list(named)))
+    """NVIDIA devices that CUDA would find, without loading it."""
+    return min(len(memory.gpu_names()), len(memory.visible_gpus()))
 
 
 def read_settings(file: Path | None, **changes: Any) -> TrainerSettings:

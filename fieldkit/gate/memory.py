@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -152,14 +153,46 @@ def _gpus(nvml: Any) -> Iterable[Any]:
     return [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
 
 
-def _our_gpu(nvml: Any) -> Any:
-    """The GPU that CUDA calls device 0; NVML also counts those that CUDA_VISIBLE_DEVICES hides.
+def visible_gpus() -> list[str]:
+    """The GPUs that CUDA shows this process, by the names that CUDA_VISIBLE_DEVICES takes, without
+    loading CUDA: all, or those that the variable names, up to the first that is no device. Where
+    the driver cannot count them, every number is taken for one.
 
-    In a box with GPUs of several models CUDA puts the fastest first unless CUDA_DEVICE_ORDER is
-    PCI_BUS_ID, which is NVML's order. Raises `NVMLError` where there is none.
+    In a box with GPUs of several models CUDA counts the fastest first unless CUDA_DEVICE_ORDER is
+    PCI_BUS_ID, which is NVML's order.
     """
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
-    first = visible.split(",")[0].strip()
+    there = len(gpu_names())
+    said = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if said is None:
+        return [str(i) for i in range(there)]
+
+    def is_device(name: str) -> bool:
+        return int(name) < there or not there if name.isdecimal() else name not in ("", "-1")
+
+    return list(takewhile(is_device, map(str.strip, said.split(","))))
+
+
+def gpu_fault() -> str | None:
+    """What the NVIDIA driver says in place of an answer, as after its update until the machine is
+    started anew, or for a GPU that is lost. None where it answers, and where there is none."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+        for gpu in _gpus(pynvml):
+            pynvml.nvmlDeviceGetName(gpu)
+    except pynvml.NVMLError_LibraryNotFound:
+        return None
+    except pynvml.NVMLError as e:
+        return str(e)
+    return None
+
+
+def _our_gpu(nvml: Any) -> Any:
+    """The GPU that CUDA calls device 0. Raises `NVMLError` where there is none."""
+    first = next(iter(visible_gpus()), "")
     if first.isdecimal():
         return nvml.nvmlDeviceGetHandleByIndex(int(first))
     return nvml.nvmlDeviceGetHandleByUUID(first)

@@ -57,6 +57,11 @@ _INITS = (True, False, None, "gaussian", "orthogonal", "eva")
 changes the base's weights when it loads the adapter, and a server does not."""
 
 # safetensors dtype -> (numpy type of the raw bits, mask of the exponent bits). A float is inf or
+_FEWER_BITS = re.compile(
+    r"(-(unsloth|bnb|[48]bit|int[48]|w[48]a16|awq|gptq|fp8|nf4))+$", re.IGNORECASE
+)
+"""How the names of quantised models end."""
+
 # NaN exactly when its exponent bits are all ones (IEEE 754; bfloat16 is the upper half of float32).
 _FLOATS = {
     "F32": ("<u4", 0x7F80_0000),
@@ -198,6 +203,12 @@ def other_base(info: AdapterInfo, model: str) -> str | None:
     """
     named = base_name(info.base_model)
     return named if named and named.casefold() != base_name(model).casefold() else None
+
+
+def is_quantised(named: str, model: str) -> bool:
+    """Whether the name is that of `model` (a folder or a hub id) with fewer bits, as in
+    "Qwen2.5-7B-Instruct-bnb-4bit". A LoRA that was trained on such weights (QLoRA) fits both."""
+    return _FEWER_BITS.sub("", named).casefold() == base_name(model).casefold()
 
 
 def check_adapter(path: str | Path, model_dir: str | Path) -> AdapterInfo:

@@ -171,11 +171,23 @@ def memory_needed(model_dir: Path, settings: EngineSettings) -> int:
     if is_cpu_build():
         cache = settings.ranks * settings.kv_cache_bytes
         return _weights(model_dir, settings) + cache + processes
+    require_driver()
     _require_share(model_dir, settings)
     if memory.gpu_total() is None:
         return int(memory.total_host() * settings.gpu_memory_utilization) + processes
     sleeps = settings.lifecycle == SLEEP.name
     return processes + (_weights(model_dir, settings) if sleeps else 0)
+
+
+def require_driver() -> None:
+    """Raise `Unavailable` where this build is for a GPU and the driver does not answer. Else its
+    GPU passes for one that shares the host's memory, and the trainer computes on the CPU."""
+    fault = None if is_cpu_build() else memory.gpu_fault()
+    if fault is not None:
+        raise Unavailable(
+            f"the NVIDIA driver does not answer ({fault}); `nvidia-smi` asks it. After an update of"
+            " the driver it answers once the machine was started anew"
+        )
 
 
 def _require_share(model_dir: Path, settings: EngineSettings) -> None:
@@ -206,7 +218,7 @@ def _weights(model_dir: Path, settings: EngineSettings) -> int:
 def gpu_needed(settings: EngineSettings, replica: Replica = _ONLY) -> int | None:
     """Bytes that a server takes of the GPU that `memory` measures. None where there is none, and
     where the server gets another one: vLLM measures that at its start."""
-    total, gpus = memory.gpu_total(), _gpus()
+    total, gpus = memory.gpu_total(), memory.visible_gpus()
     ours, first = (r.gpus(gpus, settings.ranks) for r in (replica, Replica(0, replica.of)))
     if total is None or ours != first:
         return None
@@ -215,7 +227,7 @@ def gpu_needed(settings: EngineSettings, replica: Replica = _ONLY) -> int | None
 
 def servers_on_a_gpu(settings: EngineSettings) -> int:
     """How many of a run's servers share the GPU that has most of them; 0 without a GPU."""
-    gpus = _gpus()
+    gpus = memory.visible_gpus()
     places = max(1, len(gpus) // settings.ranks)
     return math.ceil(settings.replicas / places) if gpus else 0
 
@@ -297,7 +309,7 @@ def require_servable(model_dir: Path, settings: EngineSettings) -> None:
 
 
 def _require_gpus(settings: EngineSettings) -> None:
-    gpus = _gpus()
+    gpus = memory.visible_gpus()
     if gpus and len(gpus) < settings.ranks:  # none: they could not be counted
         raise BadInput(
             f"engine.tensor_parallel and engine.data_parallel: a server takes {settings.ranks} GPUs"
@@ -395,7 +407,7 @@ def environment(
     # but vLLM would compile its kernels at the start, which ends it beside an older CUDA toolkit.
     env.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
     if replica.of > 1:
-        env[_VISIBLE] = replica.gpus(_gpus(), settings.ranks)
+        env[_VISIBLE] = replica.gpus(memory.visible_gpus(), settings.ranks)
     return env
 
 
@@ -425,14 +437,6 @@ def _threads_bind(settings: EngineSettings, replica: Replica) -> str:
     if settings.threads_bind != "auto":
         return settings.threads_bind
     return replica.cpus(sorted(os.sched_getaffinity(0)), settings.ranks)
-
-
-def _gpus() -> list[str]:
-    """The GPUs that this process may use, by the names that CUDA_VISIBLE_DEVICES takes."""
-    visible = os.environ.get(_VISIBLE)
-    if visible is None:
-        return [str(i) for i in range(len(memory.gpu_names()))]
-    return [name.strip() for name in visible.split(",") if name.strip()]
 
 
 _RAISED = re.compile(r"\b\w*(Error|Exception): ")

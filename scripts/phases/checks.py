@@ -19,7 +19,9 @@ from fieldkit.training.adapter import (
     AdapterInfo,
     base_name,
     check_adapter,
+    is_quantised,
     other_base,
+    read_adapter,
     weight_bytes,
 )
 from rollout.draw.mix import check_mix
@@ -54,6 +56,8 @@ _BYTES_A_TOKEN = 50
 to 80 kB of JSON in a context of 2,048."""
 _ADAPTER_COPIES = 4
 """A step keeps the weights and AdamW's two moments, plus one copy while it writes."""
+_OUTPUT_LAYER = "lm_head"
+"""As nearly all models name it. The trainer refuses one of another name when it has loaded it."""
 _TRAINED_BYTES = 4
 """Bytes of one adapter weight as the trainer writes it, whatever its original dtype."""
 
@@ -277,6 +281,12 @@ def check_start_adapter(ctx: Context) -> AdapterInfo:
     """Check that run.toml's adapter fits the model. Raises `BadInput` naming key or tensor."""
     if (missing := missing_adapter(ctx.folder, ctx.config)) is not None:
         raise BadInput(missing)
+    # Before a model is downloaded for one that cannot be served or trained.
+    if _OUTPUT_LAYER in read_adapter(ctx.start_adapter).target_modules:
+        raise BadInput(
+            f"{ctx.start_adapter / CONFIG_FILE}: target_modules: {_OUTPUT_LAYER}: the trainer "
+            "takes a model whose output layer is frozen; train an adapter without it"
+        )
     return check_adapter(ctx.start_adapter, ctx.model_dir())
 
 
@@ -292,6 +302,12 @@ def doubt(ctx: Context, adapter: AdapterInfo) -> str | None:
     other = other_base(adapter, model)
     if other is None:
         return None
+    if is_quantised(other, model):
+        return (
+            f"{adapter.path / CONFIG_FILE} says that it was trained on {other}, whose weights have "
+            f"fewer bits than those of {base_name(model)}, which are served and trained here: the "
+            "start table shows what that costs it"
+        )
     return (
         f"{adapter.path / CONFIG_FILE} says that it was trained on {other}, and its shapes fit "
         f"{base_name(model)} too; if that is another model, the start table shows the adapter "

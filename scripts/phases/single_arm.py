@@ -23,7 +23,7 @@ from fieldkit.client import AsyncChatClient, ChatClient, ChatError, ChatHTTPErro
 from fieldkit.codec import encode
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files.atomic import sha256_file, sha256_text, write_json, write_text
-from fieldkit.training.adapter import CONFIG_FILE
+from fieldkit.training.adapter import CONFIG_FILE, read_adapter
 from rollout.arm import EvalSummary, evaluate_arm, read_eval
 from rollout.engine.guard import ended_afterwards
 from rollout.envs.configured import environment_hashes
@@ -43,6 +43,7 @@ from scripts.phases.make_player import reward, show, worlds
 from scripts.phases.registry import STEP
 from scripts.phases.start import evaluation_identity, start_summary, write_step_zero
 from scripts.prepare.best_episodes import ENDPOINT
+from scripts.prepare.start_adapter import downloading
 from scripts.run.config import read_config
 from scripts.run.folder import RunFolder
 from scripts.run.lock import run_lock
@@ -123,12 +124,17 @@ def _is_address(url: str) -> bool:
 
 
 def require_adapter(adapter: Path) -> None:
-    """Raise `BadInput` where no adapter is in this folder."""
+    """Raise `BadInput` where no adapter is in this folder, or one that no server here takes, before
+    its model is downloaded."""
     if not (adapter / CONFIG_FILE).is_file():
+        remedy = "`grpo ls` lists the runs, whose adapters are RUN/step-NNN/adapter"
+        if (hub := downloading(str(adapter))) is not None:
+            download, own = hub
+            remedy = f"if it is a hub id, `{download}` downloads it; then --adapter {own}"
         raise BadInput(
-            f"--adapter {adapter}: no {CONFIG_FILE} there, so it is no adapter; `grpo ls` lists the"
-            " runs, whose adapters are RUN/step-NNN/adapter"
+            f"--adapter {adapter}: no {CONFIG_FILE} there, so it is no adapter; {remedy}"
         )
+    read_adapter(adapter)
 
 
 def settings_of(

@@ -24,7 +24,7 @@ from fieldkit.process.ledger import Ledger
 from fieldkit.records import Outcome, StepSummary
 from rollout.cluster.placed import LOST, prefix
 from rollout.engine.serve import find_engine, release_memory
-from rollout.engine.vllm_server import computing
+from rollout.engine.vllm_server import computing, require_driver
 from scripts.base.children import run_child
 from scripts.base.display import to_the_second
 from scripts.base.events import detail, progress
@@ -109,6 +109,8 @@ def _run_trainer(ctx: Context, n: int, kept: KeptTrainer | None) -> dict[str, An
     log = ctx.folder.log / f"train-{n:03d}-{time.strftime('%Y%m%d-%H%M%S')}.log"
     log.parent.mkdir(exist_ok=True)
     request = Request(_inputs(ctx, n), settings_of_step(ctx, n), log)
+    if not ctx.config.cluster.used:
+        require_driver()
     began = time.monotonic()
     asked = _ask(ctx, n, kept, request) if kept else None
     if asked is not _Asked.DONE:

@@ -43,10 +43,8 @@ def missing_adapter(folder: RunFolder, config: RunConfig) -> str | None:
             return f"{gone}paths in run.toml start at the checkout; {take}{found}` takes this one"
     if (source := _run_around(path)) is not None:
         return gone + _of_a_run(source, path, take)
-    if _is_hub_id(named):
-        own = f"adapters/{named.partition('/')[2]}"
-        hf = str(Path(sys.executable).with_name("hf"))
-        download = shlex.join([hf, "download", named, "--local-dir", str(ROOT / own)])
+    if (hub := downloading(named)) is not None:
+        download, own = hub
         return f"{gone}if it is a hub id, `{download}` downloads it and {take}{own}` takes it"
     kind = "tool calls" if config.envs else "shell tasks"
     return (
@@ -87,9 +85,15 @@ def _of_a_run(source: RunFolder, path: Path, take: str) -> str:
     )
 
 
-def _is_hub_id(named: str) -> bool:
-    """Whether it may be one: its first word is no folder of the checkout."""
-    return may_be_hub_id(named) and not from_checkout(named.partition("/")[0]).exists()
+def downloading(named: str) -> tuple[str, str] | None:
+    """The command that downloads an adapter from a model hub, and the folder below the checkout
+    where it puts it; None for what is no hub id: one whose first word is a folder of the checkout
+    is a path."""
+    if not may_be_hub_id(named) or from_checkout(named.partition("/")[0]).exists():
+        return None
+    own = f"adapters/{named.partition('/')[2]}"
+    hf = str(Path(sys.executable).with_name("hf"))
+    return shlex.join([hf, "download", named, "--local-dir", str(ROOT / own)]), own
 
 
 _CONVERSATION = tuple(

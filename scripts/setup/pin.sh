@@ -40,7 +40,8 @@ sed 's/ ;.*//' requirements/cpu.txt > "$work/cuda.txt"
     grep -q "^${pin%%==*}==" "$work/cuda.txt" || echo "$pin" >> "$work/cuda.txt"
 done
 $UV pip compile requirements/cuda.in "${FLAGS[@]}" -o "$work/cuda.txt" > /dev/null
-cp "$work/cuda.txt" requirements/cuda.txt
+# "==" would be content with a build for the CPU ("2.13.0+cpu"), as a .venv that was one has.
+sed 's/^torch==/torch===/' "$work/cuda.txt" > requirements/cuda.txt
 
 # Installed on other Pythons and processors too, without what a package asks for: each pin has to
 # have a wheel there.

@@ -66,6 +66,15 @@ if [ $BUILD = cpu ] && command -v nvidia-smi > /dev/null && [ -z "${GRPO_BUILD:-
     say "there is an NVIDIA driver: GRPO_BUILD=cuda make setup would use the GPU"
 fi
 
+# Torch for CUDA 13 computes with no older driver. Without any there is nothing to ask, as where an
+# image is built.
+DRIVER=580
+if [ $BUILD = cuda ] && there=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2> /dev/null); then
+    there=${there%%$'\n'*}
+    [[ ! $there =~ ^[0-9]+ ]] || [ "${BASH_REMATCH[0]}" -ge $DRIVER ] ||
+        fail "the NVIDIA driver is $there, and torch for CUDA 13 needs $DRIVER or newer; nothing was installed"
+fi
+
 say "installing requirements/$BUILD.txt (a few minutes the first time)"
 install -r requirements/$BUILD.txt
 if [ $BUILD = cpu ] && ! $VENV/bin/python - <<< '

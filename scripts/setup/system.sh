@@ -21,7 +21,7 @@ BUILD=${GRPO_BUILD:-$(cat "${VENV:-.venv}/.ready" 2> /dev/null || true)}
 missing_for_cuda() {
     local python=${VENV:-.venv}/bin/python found
     command -v "${CC:-gcc}" gcc clang > /dev/null || echo gcc:gcc
-    [ -x "$python" ] || python=$(scripts/setup/python.sh) || return 0
+    [ -x "$python" ] || python=$(scripts/setup/python.sh) || { echo Python.h:python3-dev; return; }
     found=$("$python" -c 'import sys, sysconfig as s
 print(s.get_path("include"), "python%d.%d-dev" % sys.version_info[:2])') || return 0
     [ -f "${found% *}/Python.h" ] || echo "Python.h:${found##* }"

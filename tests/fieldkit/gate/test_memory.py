@@ -232,6 +232,9 @@ class FakeNvml:
     class NVMLError(Exception):
         pass
 
+    class NVMLError_LibraryNotFound(NVMLError):
+        pass
+
     def nvmlInit(self) -> None:
         pass
 
@@ -285,6 +288,63 @@ def test_who_holds_gpu_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert describe_holders().endswith("0.0 GiB gpu")
 
 
+@pytest.mark.parametrize(
+    ("said", "visible"),
+    [
+        (None, ["0", "1"]),
+        ("1", ["1"]),
+        ("0,1,2", ["0", "1"]),
+        ("1, GPU-first", ["1", "GPU-first"]),
+        ("0,-1,1", ["0"]),
+        ("-1", []),
+        ("", []),
+    ],
+)
+def test_the_gpus_that_cuda_shows_are_those_named_up_to_the_first_that_is_none(
+    monkeypatch: pytest.MonkeyPatch, said: str | None, visible: list[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if said is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", said)
+    assert memory.visible_gpus() == visible
+
+
+def test_where_nobody_counts_the_gpus_every_number_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    assert memory.visible_gpus() == ["4", "5"]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert memory.visible_gpus() == []
+
+
+def test_a_driver_that_does_not_answer_is_told_from_one_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Ill(FakeNvml):
+        def __init__(self, at_once: Exception | None, later: Exception | None = None) -> None:
+            self.at_once, self.later = at_once, later
+
+        def nvmlInit(self) -> None:
+            if self.at_once is not None:
+                raise self.at_once
+
+        def nvmlDeviceGetName(self, gpu: int) -> str:
+            if self.later is not None:
+                raise self.later
+            return super().nvmlDeviceGetName(gpu)
+
+    def fault(nvml: FakeNvml | None) -> str | None:
+        monkeypatch.setitem(sys.modules, "pynvml", nvml)
+        return memory.gpu_fault()
+
+    assert fault(None) is None
+    assert fault(Ill(None)) is None
+    assert fault(Ill(FakeNvml.NVMLError_LibraryNotFound("no library"))) is None
+    assert fault(Ill(FakeNvml.NVMLError("version mismatch"))) == "version mismatch"
+    assert fault(Ill(None, FakeNvml.NVMLError("GPU is lost"))) == "GPU is lost"
+
+
 class EightGpus(FakeNvml):
     """Eight GPUs of 80 GiB. This process holds 30 GiB on the last two, until it is told to end."""
 
@@ -293,6 +353,9 @@ class EightGpus(FakeNvml):
 
     def nvmlDeviceGetCount(self) -> int:
         return 8
+
+    def nvmlDeviceGetName(self, gpu: int) -> str:
+        return f"number {gpu}"
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
         return index

@@ -17,6 +17,7 @@ from fieldkit.training.adapter import (
     adapter_sha,
     check_adapter,
     copy_adapter,
+    is_quantised,
     linear_shapes,
     other_base,
     read_adapter,
@@ -204,6 +205,21 @@ def test_an_adapter_is_of_a_base_that_is_called_like_its_own(adapter: Path, mode
 )
 def test_a_base_of_another_name_is_told(adapter: Path, model: str) -> None:
     assert other_base(read_adapter(adapter), model) == "somewhere"
+
+
+@pytest.mark.parametrize(
+    ("named", "fewer"),
+    [
+        ("Qwen2.5-7B-Instruct-bnb-4bit", True),
+        ("qwen2.5-7b-instruct-unsloth-bnb-4bit", True),
+        ("Qwen2.5-7B-Instruct-AWQ", True),
+        ("Qwen2.5-7B-Instruct-GPTQ-Int4", True),
+        ("Qwen2.5-7B-Instruct-1M", False),
+        ("Qwen2.5-7B-bnb-4bit", False),
+    ],
+)
+def test_a_base_of_fewer_bits_is_told_from_another_base(named: str, fewer: bool) -> None:
+    assert is_quantised(named, "/models/Qwen2.5-7B-Instruct") is fewer
 
 
 def test_an_adapter_that_names_no_base_raises_no_doubt(adapter: Path) -> None:

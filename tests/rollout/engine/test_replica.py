@@ -16,7 +16,13 @@ from rollout.engine.forecast import forecast
 from rollout.engine.replica import ENGINE, Replica, is_engine
 from rollout.engine.serve import _serve_all, _together
 from rollout.engine.target import Target
-from rollout.engine.vllm_server import command, environment, memory_needed, require_servable
+from rollout.engine.vllm_server import (
+    command,
+    environment,
+    memory_needed,
+    require_driver,
+    require_servable,
+)
 from tests.conftest import TinyModel
 
 
@@ -236,11 +242,21 @@ def test_what_a_server_elsewhere_is_like_does_not_depend_on_this_machines_gpus(
     tiny: TinyModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vllm_server, "is_cpu_build", lambda: False)
-    monkeypatch.setattr(vllm_server, "_gpus", lambda: ["0"])
+    monkeypatch.setattr(memory, "visible_gpus", lambda: ["0"])
     settings = EngineSettings(tensor_parallel=2)
     with pytest.raises(BadInput, match="a server takes 2 GPUs and may use 1"):
         require_servable(tiny.folder, settings)
     assert Target(tiny.folder, settings, {}, "base").fingerprint()
+
+
+def test_a_driver_that_does_not_answer_is_no_gpu_that_shares_the_hosts_memory(
+    tiny: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "gpu_fault", lambda: "Driver/library version mismatch")
+    require_driver()
+    with_gpu(monkeypatch, None, GIB)
+    with pytest.raises(Unavailable, match=r"answer \(Driver.* mismatch\); `nvidia-smi"):
+        memory_needed(tiny.folder, EngineSettings())
 
 
 def test_processors_that_a_person_chose_are_taken_as_vllm_takes_them(tiny: TinyModel) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from fieldkit.codec import read_trajectories
 from fieldkit.errors import Interrupted
+from fieldkit.files.atomic import read_json, write_json
 from fieldkit.process.ledger import LEDGER_FILE, Ledger
 from fieldkit.process.owned import marked
 from fieldkit.training.adapter import adapter_sha
@@ -328,6 +329,21 @@ def test_a_folder_that_holds_no_adapter_and_one_of_another_base(
     ended = grpo("eval", "--adapter", other, *words)
     assert ended.code == 2
     assert str(other) in ended.error.splitlines()[-1]
+
+
+def test_an_adapter_of_the_hub_or_of_another_kind_is_told_before_its_model_is_looked_for(
+    adapter: Path, tmp_path: Path
+) -> None:
+    ended = grpo("eval", "--adapter", "somebody/their-lora", "--model", "somebody/a-model")
+    assert ended.code == 2
+    assert "if it is a hub id, `" in ended.error
+    assert ended.error.splitlines()[-1].endswith("downloads it; then --adapter adapters/their-lora")
+    other = Path(shutil.copytree(adapter, tmp_path / "dora"))
+    config = read_json(other / "adapter_config.json")
+    write_json(other / "adapter_config.json", config | {"use_dora": True})
+    ended = grpo("eval", "--adapter", other, "--model", tmp_path / "no model")
+    assert ended.code == 2
+    assert "use_dora: the adapter uses DoRA" in ended.error
 
 
 def start(policy: tuple[Path, Path], tasks: Path, out: Path) -> subprocess.Popen[str]:

@@ -265,6 +265,19 @@ def test_an_adapter_that_names_another_base_is_told_with_what_will_show_it(
     assert f"says that it was trained on Other-7B, and its shapes fit {model.name} too" in line
 
 
+def test_one_that_was_trained_on_fewer_bits_is_told_what_that_may_cost(
+    parts: tuple[Path, Path], checkout: Path, ask: Doctor
+) -> None:
+    model, adapter = parts
+    own = checkout / "adapter"
+    shutil.copytree(adapter, own)
+    config = read_json(own / CONFIG_FILE)
+    base = f"unsloth/{model.name}-bnb-4bit"
+    write_json(own / CONFIG_FILE, config | {"base_model_name_or_path": base})
+    (line,) = (said for said in ask(run_with((model, own), checkout)).lines if " fits " in said)
+    assert f"{model.name}-bnb-4bit, whose weights have fewer bits than those of" in line
+
+
 def test_an_adapter_that_names_this_base_is_told_without_a_doubt(
     parts: tuple[Path, Path], checkout: Path, ask: Doctor
 ) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from fieldkit.errors import BadInput
+from fieldkit.files.atomic import read_json, write_json
 from fieldkit.gate.memory import GIB
-from fieldkit.training.adapter import read_adapter, weight_bytes
+from fieldkit.training.adapter import CONFIG_FILE, read_adapter, weight_bytes
 from rollout.engine.engine_settings import EngineSettings
 from rollout.envs.env_settings import EnvSettings
 from scripts.base import checkout
@@ -23,6 +24,7 @@ from scripts.phases.checks import (
     check_before_it_begins,
     check_engine,
     check_kept_apart,
+    check_start_adapter,
     disk_needed,
 )
 from scripts.phases.context import Context
@@ -40,6 +42,20 @@ def data(tmp_path: Path) -> Path:
     write_tasks(tmp_path / "pool.jsonl", 3, "pool")
     write_tasks(tmp_path / "heldout.jsonl", 3, "held")
     return tmp_path
+
+
+def test_an_adapter_of_the_output_layer_is_refused_before_a_model_is_downloaded(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ctx, model = context(data), make_tiny_model(data / "model")
+    adapter = make_adapter(data / "adapter", model)
+    ctx.config = replace(ctx.config, model=ModelSettings(str(model), adapter=str(adapter)))
+    assert check_start_adapter(ctx).path == adapter
+    config = read_json(adapter / CONFIG_FILE)
+    write_json(adapter / CONFIG_FILE, config | {"target_modules": ["lm_head", "q_proj"]})
+    monkeypatch.setattr(Context, "model_dir", lambda _: pytest.fail("its model was looked for"))
+    with pytest.raises(BadInput, match=r"target_modules: lm_head: .* frozen; train an adapter"):
+        check_start_adapter(ctx)
 
 
 def test_the_disk_has_to_hold_spare_tasks_long_episodes_and_evaluations(data: Path) -> None:

@@ -12,8 +12,10 @@ import pytest
 
 from fieldkit.errors import Shortage, Unavailable
 from fieldkit.files.atomic import write_json
+from fieldkit.gate import memory
 from rollout.cluster.cluster_settings import ClusterSettings
 from rollout.cluster.placed import LOST
+from rollout.engine import vllm_server
 from rollout.engine.engine_settings import EngineSettings
 from scripts.base.events import Event
 from scripts.phases import train
@@ -193,6 +195,19 @@ def request_in(folder: Path) -> Request:
     bundle, adapter, reference, model, out = paths
     inputs = StepInputs(bundle, adapter, reference, model, None, out)
     return Request(inputs, TrainerSettings(), folder / "train.log")
+
+
+def test_no_step_is_trained_on_the_cpu_where_the_gpu_was_lost_in_the_night(
+    hanging: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = runs(monkeypatch, HANGS)
+    monkeypatch.setattr(vllm_server, "is_cpu_build", lambda: False)
+    monkeypatch.setattr(memory, "gpu_fault", lambda: "GPU is lost")
+    monkeypatch.setattr(train, "_inputs", lambda ctx, n: None)
+    monkeypatch.setattr(train, "settings_of_step", lambda ctx, n: None)
+    with pytest.raises(Unavailable, match="GPU is lost"):
+        _run_trainer(hanging, 3, None)
+    assert started == []
 
 
 def test_a_trainer_that_hangs_is_ended_and_the_step_is_taken_anew(

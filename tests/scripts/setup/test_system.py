@@ -240,6 +240,16 @@ def test_a_missing_python_is_found_before_anything_is_downloaded(machine: Machin
     assert "`make system` installs python3 python3-venv" in done.stderr
 
 
+def test_what_triton_needs_is_named_with_a_missing_python(machine: Machine) -> None:
+    machine.has("bwrap")
+    shutil.rmtree(machine.folder / ".venv")
+    done = machine.type("check", GRPO_BUILD="cuda")
+    assert done.stderr.splitlines() == [
+        "missing: Python.h gcc python3 venv",
+        "`make system` installs gcc python3 python3-dev python3-venv",
+    ]
+
+
 def test_a_python_that_is_too_old_is_named_and_not_installed_once_more(machine: Machine) -> None:
     machine.has("bwrap")
     shutil.rmtree(machine.folder / ".venv")
