@@ -117,8 +117,10 @@ def accumulate_gradient(
                 loss.backward()  # type: ignore[no-untyped-call]
             else:  # .grad is for one thread at a time
                 gradient = torch.autograd.grad(loss, parameters, allow_unused=True)
+            # A GPU has computed it all by the time that it tells these.
+            parts, of_kl = parts_n.tolist(), None if k3_n is None else k3_n.tolist()
         seconds = time.perf_counter() - began
-        return _Pass(now_n, own, parts_n, k3_n, gradient, seconds)
+        return _Pass(now_n, own, parts, of_kl, gradient, seconds)
 
     phase = "policy" if old is None else "policy again"
     with policy.in_passes():
@@ -129,8 +131,7 @@ def accumulate_gradient(
             sums = _Sums.of_all([sums, one.sums])
             _add(parameters, one.gradient)
             if old is None:
-                of_kl = None if one.k3_n is None else one.k3_n.tolist()
-                tasks.add(segments, one.parts_n.tolist(), of_kl)
+                tasks.add(segments, one.parts, one.k3)
             progress.micro_batch(phase, done, len(batches), _inputs(segments), one.seconds)
     _make_up(policy, missing, batch.segments)
     rank.add_gradients(policy.lora().values())
@@ -162,13 +163,13 @@ def _add(parameters: Sequence[Tensor], gradient: Sequence[Tensor | None]) -> Non
 
 @dataclass(frozen=True)
 class _Pass:
-    """What one micro-batch gives, n trained tokens of it. gradient: of each parameter; empty where
-    the backward pass has added it to them."""
+    """What one micro-batch gives, n trained tokens of it. parts, k3: of each token. gradient: of
+    each parameter; empty where the backward pass has added it to them."""
 
     logprobs_n: Tensor
     sums: _Sums
-    parts_n: Tensor
-    k3_n: Tensor | None
+    parts: list[float]
+    k3: list[float] | None
     gradient: tuple[Tensor | None, ...]
     seconds: float
 

@@ -90,10 +90,10 @@ class TrainerSettings:
     pass of its own. Left out: 1,024 on a CPU, 4,096 on a GPU; a run keeps its first value, because
     another one changes the last bits of sums."""
     dtype: TrainingDtype = "auto"
-    """Dtype of the base's weights: bf16, fp32, or auto (bf16 on a GPU; on a CPU the faster one)."""
+    """Dtype of the base's weights: bf16, fp32, or auto (bf16 on a GPU and the faster one on a CPU,
+    where the server computes in bfloat16; else fp32)."""
     serving_dtype: Annotated[ServingDtype, Follows("engine.dtype")] = "auto"
-    """Dtype in which the server computes; auto: the model folder's own, with bfloat16 for
-    float32."""
+    """Dtype in which the server computes; auto: as engine.dtype has it."""
     kl_on_silent_groups: bool = False
     """Also hold the policy to the reference on groups whose rewards are all equal, where the step
     has other groups too."""

@@ -129,6 +129,7 @@ def update_adapter(
         _require_equal(rank.gather(sha))
         save_state(build / STATE_DIR, kind, optimizer, lora, steps, sha)
     with watch.phase("canary"):
+        optimizer.zero_grad()  # a process that stays would keep the gradients
         del optimizer
         canary = make_canary(
             policy,

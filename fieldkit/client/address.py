@@ -11,6 +11,8 @@ def host_of(url: str) -> str:
     """The host that the address names; "" for none, and for a host or a port that cannot be."""
     import httpx
 
+    if any(c.isspace() for c in url):
+        return ""
     try:
         parts = urlsplit(url)
         # As httpx writes it, and as the socket looks it up; either may refuse it.

@@ -42,9 +42,11 @@ app.command()(sft)
 @app.command()
 def prove(
     adapter: Annotated[Path, typer.Argument(help="The folder of an adapter from another trainer.")],
-    model: Annotated[str, typer.Option(help="smol, a model folder, or a hub id.")] = "smol",
+    model: Annotated[
+        str, typer.Option(help="A packaged model's name (smol), a folder or a hub id.")
+    ] = "smol",
     serving: Annotated[
-        ServingDtype, typer.Option(help="The server's dtype; auto: the model's.")
+        ServingDtype, typer.Option(help="The server's dtype; auto: as engine.dtype has it.")
     ] = "auto",
 ) -> None:
     """Write the adapter's canary.json, which proves that a server uses this adapter.
@@ -116,7 +118,7 @@ def serve(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="smol, a model folder, or a hub id; default: the preset's."),
+        typer.Option(help="A packaged model's name, a folder or a hub id; default: the preset's."),
     ] = None,
     host: Annotated[
         str, typer.Option(help="Listen at this IP address; 0.0.0.0: at all of the machine's.")

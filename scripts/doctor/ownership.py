@@ -14,7 +14,7 @@ from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 
-from fieldkit.errors import FieldkitError
+from fieldkit.errors import FieldkitError, foreseen
 from fieldkit.gate import memory
 from fieldkit.process.ledger import Ledger
 from fieldkit.process.owned import (
@@ -24,7 +24,7 @@ from fieldkit.process.owned import (
     marked,
     terminate,
 )
-from rollout.engine.leftovers import Leftovers
+from rollout.engine.leftovers import Leftovers, forget_ended
 from rollout.engine.replica import is_engine
 from rollout.engine.serve import served_names, stop_engine
 from scripts.base.checkout import ROOT
@@ -165,8 +165,11 @@ def reclaim() -> list[str]:
         if family.reclaimable:
             try:
                 _end(family)
-            except FieldkitError as e:
-                failed.append(e)
+            except (FieldkitError, OSError) as e:  # a full disk may hold up one
+                known = foreseen(e)
+                if known is None:
+                    raise
+                failed.append(known)
             else:
                 lines.append(f"ended {told_briefly(family)}")
     if failed:
@@ -195,4 +198,4 @@ def _end(family: Family) -> None:
     terminate(family.entry or Owned(family.name, family.marker), GRACE_SECONDS)
     leftovers.remove()
     if family.entry is not None:
-        Ledger(family.run.ledger).forget(family.entry)
+        forget_ended(Ledger(family.run.ledger), family.entry)

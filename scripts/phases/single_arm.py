@@ -18,8 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from fieldkit.client import AsyncChatClient, ChatClient, ChatError, ChatHTTPError
+from fieldkit.client.address import host_of
 from fieldkit.codec import encode
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files.atomic import sha256_file, sha256_text, write_json, write_text
@@ -113,14 +115,7 @@ def find_endpoint(url: str, model: str | None, api_key: str) -> tuple[Endpoint, 
 
 
 def _is_address(url: str) -> bool:
-    import httpx
-
-    try:
-        parts = httpx.URL(url)
-    except httpx.InvalidURL:
-        return False
-    spaced = any(c.isspace() for c in url)
-    return parts.scheme in ("http", "https") and bool(parts.host) and not spaced
+    return bool(host_of(url)) and urlsplit(url).scheme in ("http", "https")
 
 
 def require_adapter(adapter: Path) -> None:

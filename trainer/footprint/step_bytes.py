@@ -228,12 +228,28 @@ def activation_bytes(
     widths = {"o_proj": width, "down_proj": mlp}
     read = set(inputs.values()) if lean else inputs.values()
     lora = sum(widths.get(name, hidden) for name in read)
-    layer = (norms + lora) * cast + attention + (2 if lean else 3) * mlp * item_bytes
+    between = _of_experts(config, mlp, hidden) or (2 if lean else 3) * mlp
+    layer = (norms + lora) * cast + attention + between * item_bytes
     return 2 * layer + layers * hidden * item_bytes if checkpointing else layers * layer
 
 
+def _of_experts(config: dict[str, Any], mlp: int, hidden: int) -> int:
+    """Numbers that a layer of experts keeps for a token: of each expert that it goes to, what a
+    gated MLP keeps, and its output, whose weight is computed; 0 for a model without."""
+    if not (config.get("num_experts") or config.get("num_local_experts")):
+        return 0
+    each = config.get("moe_intermediate_size") or mlp
+    shared = config.get("shared_expert_intermediate_size") or 0
+    return int((3 * each + hidden) * (config.get("num_experts_per_tok") or 1) + 3 * shared)
+
+
 def _width(config: dict[str, Any], key: str, model_dir: Path) -> int:
+    return width(config, key, model_dir / "config.json")
+
+
+def width(config: dict[str, Any], key: str, file: Path) -> int:
+    """A size in a model's config.json. Raises `BadInput` for what can be none."""
     value = config.get(key)
-    if not isinstance(value, int):
-        raise BadInput(f"{model_dir / 'config.json'}: {key} is {value!r}, a whole number is needed")
+    if type(value) is not int or value < 1:
+        raise BadInput(f"{file}: {key} is {value!r}, a whole number of at least 1 is needed")
     return value

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fieldkit.errors import BadInput, MissingFile
 from fieldkit.files.atomic import read_json
 from fieldkit.registry import nearest
 from fieldkit.training.adapter import base_name
 from scripts.base.checkout import from_home
+from trainer.footprint.step_bytes import width as size_of
 
 SHIPPED = Path(__file__).with_name("models")
 """A folder with a config.json for each model that has a name here."""
@@ -113,7 +113,7 @@ def read_shape(folder: Path) -> ModelShape:
         )
 
     def width(key: str) -> int:
-        return _width(config, key, file)
+        return size_of(config, key, file)
 
     hidden, heads = width("hidden_size"), width("num_attention_heads")
     head = width("head_dim") if config.get("head_dim") else hidden // heads
@@ -129,13 +129,6 @@ def read_shape(folder: Path) -> ModelShape:
         vocabulary=width("vocab_size"),
         tied=config.get("tie_word_embeddings") is True,
     )
-
-
-def _width(config: dict[str, Any], key: str, file: Path) -> int:
-    value = config.get(key)
-    if type(value) is not int or value < 1:
-        raise BadInput(f"{file}: {key} is {value!r}, a whole number of at least 1 is needed")
-    return value
 
 
 def shipped() -> list[str]:

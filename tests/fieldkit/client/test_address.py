@@ -23,6 +23,7 @@ from fieldkit.client.address import host_of, proxied
         ("http://my_box.:1", "my_box."),
         ("http://☃.example/v1", ""),
         ("http://gpu..box:8000", ""),
+        ("http://gpu box:8000", ""),
         (f"http://{'a' * 64}/v1", ""),
         ("http://box/v1\0", ""),
     ],

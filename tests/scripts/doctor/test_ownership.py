@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -14,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fieldkit.errors import Unavailable
+from fieldkit.errors import Shortage, Unavailable
 from fieldkit.process.ledger import LEDGER_FILE, Ledger
 from fieldkit.process.owned import Owned, command_line, family, start_time, terminate
 from rollout.engine.leftovers import SCRATCH_VARIABLE, new_scratch
@@ -209,6 +210,28 @@ def test_one_that_cannot_be_ended_keeps_no_other(
     with pytest.raises(Unavailable, match=r"ended trainer of run then.*\nstuck in the kernel"):
         reclaim()
     assert gone(then.pids)
+
+
+def test_a_full_disk_holds_up_no_other(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose entry cannot be removed has ended; one whose end itself fails is told."""
+    start(checkout / "runs" / "first")
+    start(checkout / "runs" / "then")
+    first, then = sorted(mine(checkout), key=lambda f: f.run.name)
+
+    def full(ledger: Ledger, owned: Owned) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(ownership, "families", lambda: [first, then])
+    monkeypatch.setattr(Ledger, "forget", full)
+    assert [line.split(":")[0] for line in reclaim()] == [
+        "ended trainer of run first",
+        "ended trainer of run then",
+    ]
+    assert gone(first.pids)
+    assert gone(then.pids)
+    monkeypatch.setattr(ownership, "terminate", full)
+    with pytest.raises(Shortage, match=r"no space left on this disk.*\n.*no space left"):
+        reclaim()
 
 
 def test_what_a_loop_uses_is_left_alone(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,13 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, Qwen3Config
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, Qwen3Config, Qwen3MoeConfig
 
 from fieldkit.training.adapter import read_adapter
 from tests.trainer.conftest import SIZES, make_adapter, make_group
@@ -103,13 +104,26 @@ def a_model(request: pytest.FixtureRequest, tiny_model: Path, tmp_path: Path) ->
     config: Any = Qwen3Config(**SIZES, head_dim=16)  # each head has a norm, and twice the width
     if request.param == "gemma3":  # and a layer has four norms, not Llama's
         config = Gemma3TextConfig(**SIZES, head_dim=16, sliding_window=64)
+    if request.param == "experts":
+        config = Qwen3MoeConfig(
+            **SIZES, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=80
+        )
     make(config).save_pretrained(tmp_path / "other")
     return tmp_path / "other"
 
 
+ATTENTIONS = ("q_proj", "v_proj")
+
+
 @pytest.mark.parametrize(("item_bytes", "written_out"), KINDS)
-@pytest.mark.parametrize("targets", [("q_proj", "v_proj"), LINEAR])
-@pytest.mark.parametrize("a_model", ["llama", "qwen3", "gemma3"], indirect=True)
+@pytest.mark.parametrize(
+    ("a_model", "targets"),
+    [
+        *product(("llama", "qwen3", "gemma3"), (ATTENTIONS, LINEAR)),
+        ("experts", ATTENTIONS),  # an expert's LoRA is refused
+    ],
+    indirect=["a_model"],
+)
 def test_a_token_keeps_what_the_model_saves_for_its_backward_pass(
     a_model: Path,
     tmp_path: Path,
