@@ -13,7 +13,7 @@ from fieldkit.errors import Shortage
 from fieldkit.gate import memory
 from fieldkit.gate.memory import GIB
 from rollout.engine.engine_settings import EngineSettings
-from rollout.engine.lifecycle import AUTO, LIFECYCLES, RESTART, SLEEP, scarcest
+from rollout.engine.lifecycle import AUTO, GPU_MEMORY, LIFECYCLES, RESTART, SLEEP, scarcest
 from rollout.engine.vllm_server import memory_needed, servers_on_a_gpu
 
 
@@ -77,9 +77,29 @@ class MemoryForecast:
             return f"{figures}: both fit side by side, so adapters can be swapped in"
         if self._stays:
             return f"{figures}: side by side, but for an episode that fills the context"
+        return f"{figures}: one after the other, so {self._meanwhile}{self._too_long}"
+
+    @property
+    def _meanwhile(self) -> str:
+        """What the server does while the trainer has its memory."""
         if self.lifecycle == SLEEP.name:
-            return f"{figures}: one after the other, so the server sleeps meanwhile"
-        return f"{figures}: one after the other, so the server is restarted for every adapter"
+            return "the server sleeps meanwhile"
+        restarted = "the server is restarted for every adapter"
+        if self.lifecycle == AUTO and self.where == GPU_MEMORY:
+            return (
+                f'{restarted}; engine.lifecycle = "{SLEEP.name}" keeps it, and its weights in the'
+                " host's memory meanwhile"
+            )
+        return restarted
+
+    @property
+    def _too_long(self) -> str:
+        if self.longest <= self.free:
+            return ""
+        return (
+            ". An episode that fills the context does not fit even so: what it takes falls with "
+            "engine.max_model_len, in a new run"
+        )
 
     @property
     def _stays(self) -> bool:

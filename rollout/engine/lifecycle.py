@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # run.toml is read with every command, and few talk to a serv
     from rollout.engine.admin import Admin
 
 AUTO = "auto"
+GPU_MEMORY = "GPU memory"
 """The value of engine.lifecycle that leaves the choice to `decide`."""
 
 
@@ -199,5 +200,5 @@ def has_room(available: Available, trainer: int) -> bool:
 def scarcest(available: Available) -> tuple[int, str]:
     """Bytes and name of the memory that holds the trainer's tensors."""
     if available.gpu is not None:
-        return available.gpu, "GPU memory"
+        return available.gpu, GPU_MEMORY
     return available.host, "memory"

@@ -36,6 +36,10 @@ _LORA_BYTES = 6 * _FLOAT32
 _ALLOCATOR = 1.5
 _GPU_ALLOCATOR = 1.3
 
+_IN_PLACE = 1.2
+"""A layer that is computed again and its gradients, in the layer's activations: what the same steps
+on the H200 held with checkpointing."""
+
 _A_SCORE = 256 * (3 * _FLOAT32 + 2)
 """Attention that is written out holds for each head and key, of a block of 256 queries, scores,
 probabilities and their gradient in float32, and one of them rounded. Counted as if a micro-batch
@@ -134,6 +138,7 @@ def bytes_of_step(
         settings.gradient_checkpointing,
         targets=targets,
         written_out=written_out,
+        on_gpu=on_gpu,
     )
     layers = 1 if settings.gradient_checkpointing else _layers(model_dir)
     heads = _width_of_key_heads(model_dir) if written_out else _width_of_heads(model_dir)
@@ -198,6 +203,7 @@ def activation_bytes(
     *,
     targets: Sequence[str] = _DEFAULT_TARGETS,
     written_out: bool = False,
+    on_gpu: bool = False,
 ) -> int:
     """What one token of a micro-batch keeps until its backward pass.
 
@@ -209,7 +215,8 @@ def activation_bytes(
     Of a model whose layers are not `lean_layers`' it is more: SiLU of the gate, and float32 copies
     of what norms read, and of its input for each target. Models that norm heads, or have four norms
     in a layer, keep what these read too. LoRA's own r numbers are left out. With checkpointing: one
-    hidden state for each layer, and one layer's activations with their gradients.
+    hidden state for each layer, and one layer's activations with their gradients, of which
+    `fused_layers` on a GPU write most in place.
     """
     config = read_json(model_dir / "config.json")
     hidden, mlp, layers, heads = (
@@ -230,7 +237,10 @@ def activation_bytes(
     lora = sum(widths.get(name, hidden) for name in read)
     between = _of_experts(config, mlp, hidden) or (2 if lean else 3) * mlp
     layer = (norms + lora) * cast + attention + between * item_bytes
-    return 2 * layer + layers * hidden * item_bytes if checkpointing else layers * layer
+    if not checkpointing:
+        return layers * layer
+    again = _IN_PLACE if on_gpu and lean else 2.0
+    return int(again * layer) + layers * hidden * item_bytes
 
 
 def _of_experts(config: dict[str, Any], mlp: int, hidden: int) -> int:

@@ -79,7 +79,9 @@ def _room(
     checkpointing: bool,
 ) -> Room:
     there = box.memory_gb * GIGA
-    each = activation_bytes(shape.folder, ITEM_BYTES, checkpointing, targets=DEFAULT_TARGETS)
+    each = activation_bytes(
+        shape.folder, ITEM_BYTES, checkpointing, targets=DEFAULT_TARGETS, on_gpu=box.is_gpu
+    )
     cache = work.context * shape.kv_bytes
     engine = shape.weight_bytes + PROCESS_BYTES
     trainer = shape.weight_bytes + LORA_BYTES * lora_parameters + TRAINER_BYTES

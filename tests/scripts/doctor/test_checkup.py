@@ -19,6 +19,7 @@ from fieldkit.gate import memory
 from fieldkit.gate.memory import GIB
 from rollout.cluster.cluster_settings import ClusterSettings
 from rollout.engine.forecast import MemoryForecast
+from rollout.engine.lifecycle import GPU_MEMORY
 from rollout.engine.port import HOST, free_port
 from rollout.envs.configured import register_environments
 from scripts.base.checkout import ROOT
@@ -323,6 +324,20 @@ def test_a_server_that_keeps_its_memory_has_to_fit_beside_the_trainer() -> None:
     told = replace(tight, free=7 * GIB, longest=5 * GIB).told()
     assert "side by side, but for an episode that fills the context" in told
     assert "one after the other, so the server sleeps" in replace(tight, lifecycle="sleep").told()
+
+
+def test_on_a_gpu_with_memory_of_its_own_the_way_to_keep_the_server_is_told() -> None:
+    alone = forecast(3, 4, 6)
+    assert '"sleep" keeps it' not in alone.told()
+    assert '"sleep" keeps it' in replace(alone, where=GPU_MEMORY).told()
+
+
+def test_an_episode_that_does_not_fit_even_alone_is_told_in_the_evening() -> None:
+    alone = forecast(3, 4, 6)
+    assert "An episode" not in replace(alone, longest=6 * GIB).told()
+    told = replace(alone, longest=7 * GIB).told()
+    assert "(7.0 for an episode that fills the context)" in told
+    assert "does not fit even so: what it takes falls with engine.max_model_len" in told
 
 
 def test_what_does_not_fit_alone_is_a_shortage_with_the_largest_holders() -> None:

@@ -15,6 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, Qwen3Config, Qwen3MoeConfig
 
 from fieldkit.training.adapter import read_adapter
+from scripts.base.checkout import ROOT
 from tests.trainer.conftest import SIZES, make_adapter, make_group
 from tests.trainer.footprint.conftest import SETTINGS, with_gpus
 from trainer.batch import collect
@@ -149,6 +150,29 @@ def test_a_token_keeps_what_the_model_saves_for_its_backward_pass(
         written_out=written_out,
     )
     assert forecast == pytest.approx(a_token, rel=0.15)
+
+
+ON_AN_H200 = {
+    (3_647, False): 31.7,
+    (6_397, False): 45.3,
+    (11_676, False): 70.6,
+    (6_397, True): 17.1,
+    (11_676, True): 19.2,
+}
+"""Positions of the largest micro-batch, whether activations are made again, and the peak in GiB, of
+a LoRA on all linear layers of Qwen 2.5 7B (docs/PERFORMANCE-gpu.md)."""
+
+
+def test_it_is_what_a_gpu_held() -> None:
+    folder = ROOT / "scripts/prepare/capacity/models/Qwen2.5-7B-Instruct"
+
+    def micro_batch(positions: int, again: bool) -> float:
+        each = activation_bytes(folder, 2, again, targets=LINEAR, on_gpu=True)
+        return positions * each / 2**30
+
+    least = min(peak - micro_batch(*which) for which, peak in ON_AN_H200.items())
+    for which, peak in ON_AN_H200.items():
+        assert least + micro_batch(*which) == pytest.approx(peak, rel=0.06), which
 
 
 @pytest.mark.parametrize(("item_bytes", "written_out"), KINDS)
