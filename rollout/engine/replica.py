@@ -71,6 +71,10 @@ class Replica:
         return ",".join(machine[first : first + ranks])
 
 
+ONLY = Replica()
+"""That of a run with one server."""
+
+
 def _part(of: Sequence[int], index: int, parts: int) -> Sequence[int]:
     """Part number `index` of `parts` equal ones, none of them empty."""
     if len(of) < parts:

@@ -25,13 +25,12 @@ from rollout.engine.addresses import addresses
 from rollout.engine.admin import Admin
 from rollout.engine.client import NoAnswer
 from rollout.engine.engine_settings import EngineSettings
-from rollout.engine.forecast import trainer_bytes
+from rollout.engine.forecast import servers_on_a_gpu, trainer_bytes
 from rollout.engine.lifecycle import AUTO, LIFECYCLES, RESTART, has_room
 from rollout.engine.outside import await_one, outside_servers, take_back
 from rollout.engine.replica import Replica, entries_of
 from rollout.engine.server import Progress, Server, api_key, silent, url
 from rollout.engine.target import Served, Target, check_target
-from rollout.engine.vllm_server import servers_on_a_gpu
 
 T = TypeVar("T")
 Failure = Unavailable | Shortage

@@ -21,11 +21,10 @@ from fieldkit.gate.patience import Patience
 from fieldkit.process.ledger import LEDGER_FILE, Ledger
 from fieldkit.process.owned import Owned, environment, family, is_running, terminate, wait_ended
 from fieldkit.process.shared_memory import shared_files
-from rollout.engine import preload, vllm_server
+from rollout.engine import forecast, preload, vllm_server
 from rollout.engine.admin import Admin
 from rollout.engine.client import EngineClient
 from rollout.engine.engine_settings import EngineSettings
-from rollout.engine.forecast import trainer_bytes
 from rollout.engine.leftovers import (
     BESIDE,
     Leftovers,
@@ -222,7 +221,7 @@ class Server:
             {
                 "port": port,
                 **({} if host in (HOST, *EVERYWHERE) else {"host": host}),
-                "trainer_bytes": trainer_bytes(self.settings),
+                "trainer_bytes": forecast.trainer_bytes(self.settings),
                 # Of several servers the second one sees the first one load.
                 _SLEEPS: self.settings.replicas == 1
                 and not self._started_anew
@@ -286,7 +285,7 @@ class Server:
     def _require_memory(self) -> None:
         memory.wait_until_available(
             self._need + self._to_come,
-            vllm_server.gpu_needed(self.settings, self.replica),
+            forecast.gpu_needed(self.settings, self.replica),
             seconds=self.settings.memory_seconds,
             what=f"starting the {self.replica.told}",
         )
@@ -294,7 +293,7 @@ class Server:
     @property
     def _need(self) -> int:
         """Host bytes that it will hold."""
-        return vllm_server.memory_needed(self.target.model_dir, self.settings)
+        return forecast.memory_needed(self.target.model_dir, self.settings)
 
     @property
     def _to_come(self) -> int:
@@ -345,7 +344,7 @@ class Server:
         """Bytes that have to be free beside it, for the trainer and servers that are loading; those
         load into the host's memory, which does not count where a GPU has its own. What a trainer
         that runs already holds need not be free."""
-        trainer = trainer_bytes(self.settings)
+        trainer = forecast.trainer_bytes(self.settings)
         if memory.gpu_total() is not None:
             return trainer
         beside = [e for e in self.ledger.entries() if e.info.get(BESIDE) and is_running(e)]

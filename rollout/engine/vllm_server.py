@@ -1,7 +1,8 @@
-"""A vLLM server's command line, environment, memory, and the last error in its log.
+"""A vLLM server's command line and environment, and the last error in its log.
 
-Everything that depends on the build of vLLM (CPU or CUDA) is in this module, so that the rest of
-the engine is the same on both. It starts and stops nothing; `rollout.engine.serve` does.
+What depends on the build of vLLM (CPU or CUDA) is in this module, and its memory in
+`rollout.engine.forecast`, so that the rest of the engine is the same on both. It starts and stops
+nothing; `rollout.engine.serve` does.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import json
-import math
 import os
 import re
 import sys
@@ -22,16 +22,15 @@ from typing import Any, Literal
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files.atomic import read_json
 from fieldkit.gate import memory
-from fieldkit.gate.memory import GIB
 from fieldkit.gate.processor import cpu_features
-from fieldkit.training.adapter import AdapterInfo, weight_bytes
+from fieldkit.training.adapter import AdapterInfo
 from rollout.engine import preload, vllm_plugin
 from rollout.engine.api_key import MIDDLEWARE
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.leftovers import SCRATCH_VARIABLE
 from rollout.engine.lifecycle import SLEEP
 from rollout.engine.port import HOST
-from rollout.engine.replica import Replica
+from rollout.engine.replica import ONLY, Replica
 
 BASE_NAME = "base"
 """The name under which every server serves the model without an adapter."""
@@ -55,29 +54,14 @@ _LOG_TAIL_BYTES = 20_000
 _ERROR_LINES = 3
 _ERROR_CHARACTERS = 400
 
-# What vLLM's three processes hold besides weights and KV cache on a CPU, measured with the default
-# model: 0.57 GiB in the API server, 0.51 in the EngineCore, 0.7 in the Worker, which grows with the
-# sizes of its batches: 1.1 after a step, 2.2 after a night of 20 (docs/LOG.md).
-_PROCESS_BYTES = 3 * GIB
-_ONE_LESS_BYTES = GIB // 2  # where the EngineCore is the Worker
-_RANK_BYTES = int(1.4 * GIB)  # of a further EngineCore and Worker
-
 # By its full name, since vLLM takes "uni" on a CPU for "mp": it cannot set OpenMP's variables for
 # a process that is there already. Here they are in the server's environment from the start.
 _UNIPROC = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
-
-# Of a GPU, besides weights and KV cache, at the very least: CUDA's own and the largest batch's.
-_GPU_BYTES = GIB
-_MOST_OF_A_GPU = 0.9  # what vLLM leaves to other programs by default
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 _PROCESSORS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 """A list of them as vLLM reads it."""
-
-_ONLY = Replica()
-
-_ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 
 @dataclass(frozen=True)
@@ -155,30 +139,6 @@ def in_one_process(settings: EngineSettings) -> bool:
     return settings.one_process and alone and is_cpu_build() and vllm_plugin.is_known()
 
 
-def memory_needed(model_dir: Path, settings: EngineSettings) -> int:
-    """Host bytes that a server of this model holds.
-
-    On a CPU: weights (parameters x bytes of the serving dtype) + engine.kv_cache_gib (filled with
-    zeros at the start, so all of it is held) + `_PROCESS_BYTES` (less in one process). Each further
-    rank of engine.data_parallel and engine.tensor_parallel has a cache and processes of its own.
-    Adapters are left out: eight of the default one are 15 MB. A GPU without memory of its own
-    (GB10) takes its share of the host's; for one that has it, the weights are on the host only
-    while the server sleeps. Raises `BadInput` where the share is too small for the model.
-    """
-    processes = _PROCESS_BYTES + (settings.ranks - 1) * _RANK_BYTES
-    if in_one_process(settings):
-        processes -= _ONE_LESS_BYTES
-    if is_cpu_build():
-        cache = settings.ranks * settings.kv_cache_bytes
-        return _weights(model_dir, settings) + cache + processes
-    require_driver()
-    _require_share(model_dir, settings)
-    if memory.gpu_total() is None:
-        return int(memory.total_host() * settings.gpu_memory_utilization) + processes
-    sleeps = settings.lifecycle == SLEEP.name
-    return processes + (_weights(model_dir, settings) if sleeps else 0)
-
-
 def require_driver() -> None:
     """Raise `Unavailable` where this build is for a GPU and the driver does not answer. Else its
     GPU passes for one that shares the host's memory, and the trainer computes on the CPU."""
@@ -188,48 +148,6 @@ def require_driver() -> None:
             f"the NVIDIA driver does not answer ({fault}); `nvidia-smi` asks it. After an update of"
             " the driver it answers once the machine was started anew"
         )
-
-
-def _require_share(model_dir: Path, settings: EngineSettings) -> None:
-    """Raise `BadInput` where a GPU's share has no room for a KV cache: vLLM says so after minutes,
-    when it has loaded the model."""
-    there = memory.gpu_total() or memory.total_host()
-    weights = _weights(model_dir, settings) // settings.ranks
-    needed, share = weights + _GPU_BYTES, settings.gpu_memory_utilization
-    if needed < share * there or not settings.replicas:
-        return
-    wanted = math.ceil(25 * needed / there) / 20  # a quarter more, for the cache; in steps of 0.05
-    remedy = f"set it to {wanted:g}"
-    if wanted > _MOST_OF_A_GPU:
-        remedy = "divide it among several (engine.tensor_parallel), or take a smaller model"
-    raise BadInput(
-        f"engine.gpu_memory_utilization: {share:g} of a GPU's {there / GIB:.1f} GiB is"
-        f" {share * there / GIB:.1f} GiB, and {weights / GIB:.1f} GiB of this model's weights are"
-        f" to be there with a KV cache; {remedy}"
-    )
-
-
-def _weights(model_dir: Path, settings: EngineSettings) -> int:
-    """Of all copies of the model; tensor parallel ranks divide one."""
-    one = weight_bytes(model_dir, _ITEM_BYTES[serving_dtype(settings, model_dir)])
-    return one * settings.data_parallel
-
-
-def gpu_needed(settings: EngineSettings, replica: Replica = _ONLY) -> int | None:
-    """Bytes that a server takes of the GPU that `memory` measures. None where there is none, and
-    where the server gets another one: vLLM measures that at its start."""
-    total, gpus = memory.gpu_total(), memory.visible_gpus()
-    ours, first = (r.gpus(gpus, settings.ranks) for r in (replica, Replica(0, replica.of)))
-    if total is None or ours != first:
-        return None
-    return int(total * settings.gpu_memory_utilization)
-
-
-def servers_on_a_gpu(settings: EngineSettings) -> int:
-    """How many of a run's servers share the GPU that has most of them; 0 without a GPU."""
-    gpus = memory.visible_gpus()
-    places = max(1, len(gpus) // settings.ranks)
-    return math.ceil(settings.replicas / places) if gpus else 0
 
 
 def command(
@@ -365,7 +283,7 @@ def _parallel_flags(settings: EngineSettings) -> list[str]:
 
 
 def environment(
-    settings: EngineSettings, api_key: str, scratch: Path, replica: Replica = _ONLY
+    settings: EngineSettings, api_key: str, scratch: Path, replica: Replica = ONLY
 ) -> dict[str, str]:
     """The server's whole environment. `scratch`: a short private folder for sockets and files.
 

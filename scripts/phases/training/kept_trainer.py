@@ -213,8 +213,9 @@ def begin_trainer(ctx: Context) -> None:
     """Begin the trainer's process, best while the run's engine loads, which leaves cores idle. Not
     where none of its servers runs, or loads and needs the memory, nor with an overlap, where the
     step may be under way. A begin that fails is left to the step."""
+    from rollout.engine.forecast import memory_needed
     from rollout.engine.serve import find_servers
-    from rollout.engine.vllm_server import computing, memory_needed
+    from rollout.engine.vllm_server import computing
 
     engine = ctx.config.engine
     if ctx.config.run.overlap or not may_be_kept(ctx.config):

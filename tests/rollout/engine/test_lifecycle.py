@@ -20,7 +20,7 @@ import pytest
 
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.gate.memory import GIB, Available
-from rollout.engine import vllm_server
+from rollout.engine import forecast, vllm_server
 from rollout.engine.admin import Admin
 from rollout.engine.client import EngineClient
 from rollout.engine.engine_settings import EngineSettings
@@ -163,7 +163,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         return [sys.executable, "-c", SERVER, str(port), str(calls), *loaded]
 
     monkeypatch.setattr(vllm_server, "command", command)
-    monkeypatch.setattr(vllm_server, "memory_needed", lambda model, settings: 0)
+    monkeypatch.setattr(forecast, "memory_needed", lambda model, settings: 0)
     yield calls
     stop_engine(tmp_path / "run")
 

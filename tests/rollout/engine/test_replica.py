@@ -9,18 +9,14 @@ import pytest
 
 from fieldkit.errors import BadInput, FieldkitError, Shortage, Unavailable
 from fieldkit.gate import memory
-from fieldkit.gate.memory import GIB, Available
 from rollout.engine import vllm_server
 from rollout.engine.engine_settings import EngineSettings
-from rollout.engine.forecast import forecast
 from rollout.engine.replica import ENGINE, Replica, is_engine
 from rollout.engine.serve import _serve_all, _together
 from rollout.engine.target import Target
 from rollout.engine.vllm_server import (
     command,
     environment,
-    memory_needed,
-    require_driver,
     require_servable,
 )
 from tests.conftest import TinyModel
@@ -172,19 +168,6 @@ def test_a_gpu_server_of_several_sees_its_own_gpus(
     assert environment(EngineSettings(), "key", tmp_path)["CUDA_VISIBLE_DEVICES"] == "4,5"
 
 
-@pytest.mark.parametrize(
-    ("visible", "index", "bytes_"),
-    [("0,1", 0, 40 * GIB), ("0,1", 1, None), ("0", 1, 40 * GIB), ("0,1", 2, 40 * GIB)],
-)
-def test_a_server_on_another_gpu_is_not_held_up_by_what_the_first_one_has_free(
-    monkeypatch: pytest.MonkeyPatch, visible: str, index: int, bytes_: int | None
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    monkeypatch.setattr(memory, "gpu_total", lambda: 80 * GIB)
-    asked = vllm_server.gpu_needed(EngineSettings(gpu_memory_utilization=0.5), Replica(index, 3))
-    assert asked == bytes_
-
-
 def test_no_sampler_is_compiled_that_no_request_uses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,16 +232,6 @@ def test_what_a_server_elsewhere_is_like_does_not_depend_on_this_machines_gpus(
     assert Target(tiny.folder, settings, {}, "base").fingerprint()
 
 
-def test_a_driver_that_does_not_answer_is_no_gpu_that_shares_the_hosts_memory(
-    tiny: TinyModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memory, "gpu_fault", lambda: "Driver/library version mismatch")
-    require_driver()
-    with_gpu(monkeypatch, None, GIB)
-    with pytest.raises(Unavailable, match=r"answer \(Driver.* mismatch\); `nvidia-smi"):
-        memory_needed(tiny.folder, EngineSettings())
-
-
 def test_processors_that_a_person_chose_are_taken_as_vllm_takes_them(tiny: TinyModel) -> None:
     for bind in ("auto", "nobind", "0", "0-1,3", "0-1|2-3"):
         require_servable(tiny.folder, EngineSettings(threads_bind=bind))
@@ -273,99 +246,3 @@ def test_a_server_of_more_parts_than_gpus_is_refused_before_any_start(
         require_servable(tiny.folder, EngineSettings(tensor_parallel=2))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     require_servable(tiny.folder, EngineSettings(tensor_parallel=2))
-
-
-GPU_BYTES = 80 * 2**30
-
-
-def foreseen(tiny: TinyModel, **settings: object) -> int:
-    return forecast(EngineSettings(**settings), tiny.folder, 0).engine  # type: ignore[arg-type]
-
-
-def test_the_forecast_counts_every_server_and_every_rank(tiny: TinyModel) -> None:
-    one = foreseen(tiny, one_process=False)
-    assert foreseen(tiny, replicas=3) == 3 * one
-    assert foreseen(tiny, replicas=0, urls=["http://gpu-box"]) == 0
-    copies, parts = foreseen(tiny, data_parallel=2), foreseen(tiny, tensor_parallel=2)
-    assert one + GIB < parts < copies < 2 * one, "a further cache and rank, and weights of its own"
-
-
-@pytest.mark.parametrize(
-    ("gpus", "settings", "servers"),
-    [
-        ("0", {}, 1),
-        ("0", {"replicas": 2}, 2),
-        ("0,1", {"replicas": 2}, 1),
-        ("0,1", {"replicas": 3}, 2),
-        ("0,1", {"replicas": 2, "tensor_parallel": 2}, 2),
-    ],
-)
-def test_servers_that_share_a_gpu_take_its_memory_together(
-    tiny: TinyModel,
-    monkeypatch: pytest.MonkeyPatch,
-    gpus: str,
-    settings: dict[str, object],
-    servers: int,
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
-    monkeypatch.setattr(memory, "gpu_total", lambda: GPU_BYTES)
-    monkeypatch.setattr(memory, "available", lambda: Available(GPU_BYTES, GPU_BYTES))
-    monkeypatch.setattr(vllm_server, "is_cpu_build", lambda: False)
-    assert foreseen(tiny, gpu_memory_utilization=0.25, **settings) == servers * GPU_BYTES // 4
-
-
-def with_gpu(monkeypatch: pytest.MonkeyPatch, total: int | None, weights: int) -> None:
-    """A machine with a GPU of `total` bytes (None: it shares the host's), and a model."""
-    monkeypatch.setattr(memory, "gpu_total", lambda: total)
-    monkeypatch.setattr(memory, "total_host", lambda: 120 * GIB)
-    monkeypatch.setattr(vllm_server, "is_cpu_build", lambda: False)
-    monkeypatch.setattr(vllm_server, "weight_bytes", lambda folder, item: weights)
-
-
-@pytest.mark.parametrize(
-    ("total", "weights", "settings", "says"),
-    [
-        (
-            24,
-            14,
-            {},
-            r"0\.4 of a GPU's 24\.0 GiB is 9\.6 GiB, and 14\.0 GiB of .*; set it to 0\.8$",
-        ),
-        (None, 60, {}, r"0\.4 of a GPU's 120\.0 GiB is 48\.0 GiB, .*; set it to 0\.65$"),
-        (
-            24,
-            28,
-            {"gpu_memory_utilization": 0.9},
-            r"\(engine\.tensor_parallel\), or take a smaller",
-        ),
-        (24, 28, {"tensor_parallel": 2}, r"and 14\.0 GiB of .*; set it to 0\.8$"),
-        (24, 14, {"data_parallel": 2}, r"and 14\.0 GiB of .*; set it to 0\.8$"),
-    ],
-)
-def test_a_share_of_the_gpu_that_has_no_room_for_the_model_is_told_before_any_start(
-    tiny: TinyModel,
-    monkeypatch: pytest.MonkeyPatch,
-    total: int | None,
-    weights: int,
-    settings: dict[str, Any],
-    says: str,
-) -> None:
-    with_gpu(monkeypatch, total and total * GIB, weights * GIB)
-    with pytest.raises(BadInput, match=says):
-        memory_needed(tiny.folder, EngineSettings(**settings))
-
-
-def test_servers_elsewhere_take_no_share_of_the_gpu_here(
-    tiny: TinyModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_gpu(monkeypatch, 24 * GIB, 60 * GIB)
-    assert foreseen(tiny, replicas=0, urls=["http://gpu-box"]) == 0
-
-
-def test_weights_are_in_host_memory_only_where_the_server_sleeps(
-    tiny: TinyModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_gpu(monkeypatch, 80 * GIB, 14 * GIB)
-    programs = memory_needed(tiny.folder, EngineSettings())
-    assert programs < 4 * GIB
-    assert memory_needed(tiny.folder, EngineSettings(lifecycle="sleep")) == programs + 14 * GIB

@@ -32,6 +32,7 @@ from fieldkit.training.adapter import CANARY_FILE, adapter_sha, read_adapter
 from rollout.engine import serve, vllm_plugin
 from rollout.engine.client import EngineClient
 from rollout.engine.engine_settings import EngineSettings
+from rollout.engine.forecast import memory_needed
 from rollout.engine.lifecycle import RESTART
 from rollout.engine.port import HOST
 from rollout.engine.proof import Verdict, prove
@@ -49,7 +50,6 @@ from rollout.engine.vllm_server import (
     BASE_NAME,
     LoraShape,
     command,
-    memory_needed,
 )
 from rollout.engine.vllm_server import (
     environment as server_environment,

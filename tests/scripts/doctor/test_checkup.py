@@ -8,18 +8,14 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from fieldkit.errors import Interrupted, Shortage
+from fieldkit.errors import Interrupted
 from fieldkit.gate import memory
-from fieldkit.gate.memory import GIB
 from rollout.cluster.cluster_settings import ClusterSettings
-from rollout.engine.forecast import MemoryForecast
-from rollout.engine.lifecycle import GPU_MEMORY
 from rollout.engine.port import HOST, free_port
 from rollout.envs.configured import register_environments
 from scripts.base.checkout import ROOT
@@ -300,46 +296,3 @@ def test_settings_that_cannot_be_read_are_all_there_is_to_say(
     (finding,) = examine_run(RunFolder(run))
     assert not finding.ok
     assert "did you mean 'group_size'?" in finding.text
-
-
-def forecast(engine: int, trainer: int, free: int) -> MemoryForecast:
-    return MemoryForecast(engine * GIB, trainer * GIB, free * GIB, "memory")
-
-
-def test_what_fits_at_once_runs_side_by_side_and_what_does_not_one_after_the_other() -> None:
-    assert "side by side" in forecast(3, 4, 7).told()
-    assert "one after the other" in forecast(3, 4, 6).told()
-
-
-def test_a_run_that_restarts_where_both_fit_is_told_what_would_swap() -> None:
-    told = replace(forecast(3, 4, 7), lifecycle="restart").told()
-    assert 'starts the server again for every adapter; "auto" swaps adapters in' in told
-    assert "one after the other" in replace(forecast(3, 4, 6), lifecycle="restart").told()
-
-
-def test_a_server_that_keeps_its_memory_has_to_fit_beside_the_trainer() -> None:
-    tight = replace(forecast(3, 4, 6), lifecycle="hotswap")
-    with pytest.raises(Shortage, match=r"not enough for both.*'hotswap'.*lifecycle = \"auto\""):
-        tight.told()
-    told = replace(tight, free=7 * GIB, longest=5 * GIB).told()
-    assert "side by side, but for an episode that fills the context" in told
-    assert "one after the other, so the server sleeps" in replace(tight, lifecycle="sleep").told()
-
-
-def test_on_a_gpu_with_memory_of_its_own_the_way_to_keep_the_server_is_told() -> None:
-    alone = forecast(3, 4, 6)
-    assert '"sleep" keeps it' not in alone.told()
-    assert '"sleep" keeps it' in replace(alone, where=GPU_MEMORY).told()
-
-
-def test_an_episode_that_does_not_fit_even_alone_is_told_in_the_evening() -> None:
-    alone = forecast(3, 4, 6)
-    assert "An episode" not in replace(alone, longest=6 * GIB).told()
-    told = replace(alone, longest=7 * GIB).told()
-    assert "(7.0 for an episode that fills the context)" in told
-    assert "does not fit even so: what it takes falls with engine.max_model_len" in told
-
-
-def test_what_does_not_fit_alone_is_a_shortage_with_the_largest_holders() -> None:
-    with pytest.raises(Shortage, match=r"trainer about 4\.0, 3\.0 GiB .*not enough.*holders: pid"):
-        forecast(2, 4, 3).told()

@@ -24,8 +24,9 @@ from fieldkit.gate.memory import GIB, available
 from fieldkit.limits import allow_open_files
 from fieldkit.process.ledger import LEDGER_FILE, Ledger
 from rollout.engine.engine_settings import EngineSettings
+from rollout.engine.forecast import memory_needed
 from rollout.engine.serve import find_engine, stop_engine
-from rollout.engine.vllm_server import is_cpu_build, memory_needed
+from rollout.engine.vllm_server import is_cpu_build
 from scripts.phases.training.kept_trainer import TRAINER
 from tests.chaos.night import SITE, require_readable
 from tests.tiny_policy import write_run

@@ -26,10 +26,11 @@ from fieldkit.process.owned import (
     terminate,
     wait_ended,
 )
+from rollout.engine.forecast import memory_needed
 from rollout.engine.leftovers import end_beside
 from rollout.engine.preload import SPINS, WAIT_POLICY, waiting
 from rollout.engine.replica import ENGINE
-from rollout.engine.vllm_server import computing, memory_needed
+from rollout.engine.vllm_server import computing
 from scripts.base.events import Event, EventKind
 from scripts.base.quiet import Quiet
 from scripts.base.signals import Wish
