@@ -211,11 +211,11 @@ def activation_bytes(
     queries, keys and values (of each query's head, as they are repeated for it) and attention's
     output, and its sums per head in float32, or, where attention is written out, queries, keys and
     values as they are; two products of the MLP's width (gate and up); and the inputs of the LoRA
-    targets, one for those that read the same.
-    Of a model whose layers are not `lean_layers`' it is more: SiLU of the gate, and float32 copies
-    of what norms read, and of its input for each target. Models that norm heads, or have four norms
-    in a layer, keep what these read too. LoRA's own r numbers are left out. With checkpointing: one
-    hidden state for each layer, and one layer's activations with their gradients, of which
+    targets, one for those that read the same. Of a model whose norms and MLPs are not
+    `lean_layers`' it is more: SiLU of the gate, and float32 copies of what norms read. Models that
+    norm heads, or have four norms in a layer, keep what these read too. LoRA's own r numbers are
+    left out. Once for all layers of a kind: cosines and sines of the position. With checkpointing:
+    one hidden state for each layer, and one layer's activations with their gradients, of which
     `fused_layers` on a GPU write most in place.
     """
     config = read_json(model_dir / "config.json")
@@ -233,14 +233,15 @@ def activation_bytes(
         attention = (width + 2 * _width_of_key_heads(model_dir)) * item_bytes
     inputs = {target: _READS.get(target, target) for target in targets}
     widths = {"o_proj": width, "down_proj": mlp}
-    read = set(inputs.values()) if lean else inputs.values()
-    lora = sum(widths.get(name, hidden) for name in read)
+    lora = sum(widths.get(name, hidden) for name in set(inputs.values()))
     between = _of_experts(config, mlp, hidden) or (2 if lean else 3) * mlp
-    layer = (norms + lora) * cast + attention + between * item_bytes
+    layer = norms * cast + lora * item_bytes + attention + between * item_bytes
+    kinds = len(set(config.get("layer_types") or ["full_attention"]))
+    rotary = kinds * 2 * (width // heads) * item_bytes
     if not checkpointing:
-        return layers * layer
+        return layers * layer + rotary
     again = _IN_PLACE if on_gpu and lean else 2.0
-    return int(again * layer) + layers * hidden * item_bytes
+    return int(again * layer) + layers * hidden * item_bytes + rotary
 
 
 def _of_experts(config: dict[str, Any], mlp: int, hidden: int) -> int:

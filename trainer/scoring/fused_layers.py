@@ -5,7 +5,7 @@ peft multiplies LoRA in the adapter's float32: without tensor cores, and with fl
 layer's input and output. Here LoRA has the base's dtype, as it has in the server, and adds into the
 results of the layer's own products; sums over tokens are float32. Norms and SiLU of the gate are
 liger-kernel's where it is installed, one kernel for each pass. All of it gives what `lean_layers`
-gives but for rounding. For the same models.
+gives but for rounding, of the same models.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ from torch.nn.functional import linear
 from trainer.scoring import lean_layers
 
 
-def fuse(model: nn.Module, adapter: str = "default") -> None:
-    """Give a peft model's LoRA layers these forward passes, and its norms and gated MLPs liger's.
+def fuse(model: nn.Module, adapter: str = "default", *, only_lora: bool = False) -> None:
+    """Give a peft model's LoRA layers these forward passes, and its norms and gated MLPs liger's
+    unless `only_lora`.
 
     The base has 16-bit weights that are not trained; the LoRA is float32 and has no dropout.
     """
+    lean_layers.change_lora(model, adapter, _with_lora)
+    if only_lora:
+        return
     if find_spec("liger_kernel") is None:
-        layers = (_with_lora, lean_layers.gated, lean_layers.normed)
-        lean_layers.change_layers(model, adapter, *layers)
+        lean_layers.change_layers(model, lean_layers.gated, lean_layers.normed)
         return
     from liger_kernel.ops import LigerRMSNormFunction, LigerSiLUMulFunction
 
     def norm(of: Any, x: Tensor) -> Tensor:
         return LigerRMSNormFunction.apply(x, of.weight, of.variance_epsilon)  # type: ignore[no-any-return]
 
-    lean_layers.change_layers(model, adapter, _with_lora, LigerSiLUMulFunction.apply, norm)
+    lean_layers.change_layers(model, LigerSiLUMulFunction.apply, norm)
 
 
 def _with_lora(base: Any, x: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:

@@ -4,8 +4,8 @@ peft casts the input of every target layer to the adapter's float32, transformer
 norm, and autograd keeps each cast. Here the input itself is kept, which the layers that read it
 share, and is cast again in the backward pass. Of a gated MLP the gate and the other product are
 kept, and SiLU of the gate is computed again. Outputs have the same bits, and so have gradients but
-for a few last ones of the norms'. Only for what the trainer takes, plain LoRA without dropout, and
-for the models of `shared_prefix.has_lean_layers`, whose MLPs are alike.
+for a few last ones of the norms'. LoRA is what the trainer takes, plain and without dropout, in any
+model; norms and MLPs are those of `shared_prefix.has_lean_layers`, which are alike.
 """
 
 from __future__ import annotations
@@ -22,30 +22,36 @@ Lora = Callable[[Any, Tensor, Tensor, Tensor, float], Tensor]
 """(base layer, x, A, B, scale) → W·x + bias + scale · B·A·x."""
 
 
-def keep_less(model: nn.Module, adapter: str = "default") -> None:
-    """Give a peft model's LoRA layers, gated MLPs and norms these forward passes."""
-    change_layers(model, adapter, with_lora, gated, normed)
+def keep_less(model: nn.Module, adapter: str = "default", *, only_lora: bool = False) -> None:
+    """Give a peft model's LoRA layers these forward passes, and its gated MLPs and norms unless
+    `only_lora`."""
+    change_lora(model, adapter, with_lora)
+    if not only_lora:
+        change_layers(model, gated, normed)
+
+
+def change_lora(model: nn.Module, adapter: str, lora: Lora) -> None:
+    """Give a peft model's LoRA layers another forward pass."""
+    from peft.tuners.lora import Linear
+
+    for module in model.modules():
+        if isinstance(module, Linear):
+            forward = partial(_where_trained, module, adapter, lora, module.forward)
+            module.forward = forward  # type: ignore[method-assign]
 
 
 def change_layers(
     model: nn.Module,
-    adapter: str,
-    lora: Lora,
     gate: Callable[[Tensor, Tensor], Tensor],
     norm: Callable[[Any, Tensor], Tensor],
 ) -> None:
-    """Give a peft model's LoRA layers, gated MLPs and norms other forward passes.
+    """Give a model's gated MLPs and norms other forward passes.
 
     gate: (gate, up) → SiLU(gate) · up. norm: (RMS norm, x) → x normed.
     """
-    from peft.tuners.lora import Linear
-
     modules: Iterable[Any] = model.modules()
     for module in modules:
-        if isinstance(module, Linear):
-            forward = partial(_where_trained, module, adapter, lora, module.forward)
-            module.forward = forward  # type: ignore[method-assign]
-        elif _is_gated(module):
+        if _is_gated(module):
             module.forward = partial(_mlp, module, gate)
         elif type(module).__name__.endswith("RMSNorm"):
             module.forward = partial(norm, module)

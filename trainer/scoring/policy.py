@@ -259,8 +259,7 @@ def load_policy(
     _remove_dropout(model)
     for parameter in live_lora(model).values():
         parameter.data = parameter.data.float()
-    if has_lean_layers(model_dir):
-        layers_for(device, dtype)(model)
+    layers_for(device, dtype)(model, only_lora=not has_lean_layers(model_dir))
     if gradient_checkpointing:
         base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.train()
@@ -270,7 +269,7 @@ def load_policy(
     return Policy(model, device, shares_rows=shares, is_sharded=sharded)
 
 
-def layers_for(device: torch.device, dtype: torch.dtype) -> Callable[[nn.Module], None]:
+def layers_for(device: torch.device, dtype: torch.dtype) -> Callable[..., None]:
     """What changes the layers of a model whose base has this dtype."""
     return fuse if device.type == "cuda" and dtype != torch.float32 else keep_less
 

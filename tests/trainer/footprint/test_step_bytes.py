@@ -31,14 +31,16 @@ LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_
 
 
 def saved_bytes(policy: Policy, run: Callable[[], object]) -> int:
-    """What autograd saves for the backward pass of `run`, the model's weights left out."""
+    """What autograd saves for the backward pass of `run`, the model's weights left out, and masks,
+    which all layers and micro-batches share."""
     weights = {p.untyped_storage().data_ptr() for p in policy.model.parameters()}
     saved: dict[int, int] = {}
     kept: list[torch.Tensor] = []
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
+        is_mask = tensor.ndim == 2 and bool(torch.isinf(tensor).any())
+        if storage.data_ptr() not in weights and not is_mask:
             saved[storage.data_ptr()] = storage.nbytes()
         kept.append(tensor)  # so that no address is used twice
         return tensor
@@ -226,4 +228,5 @@ def test_checkpointing_and_a_narrow_base_need_less(tiny_model: Path, tmp_path: P
     config = json.loads((tiny_model / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 8}))
     checkpointed, kept = (activation_bytes(tmp_path, 4, checkpointing=c) for c in (True, False))
-    assert checkpointed < kept == 4 * full
+    assert checkpointed < kept
+    assert 3.9 * full < kept < 4 * full, "what all layers share is there once"

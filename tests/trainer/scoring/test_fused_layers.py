@@ -4,6 +4,7 @@ the CPU; norms and the gated activation are liger-kernel's, which has no form fo
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -36,6 +37,17 @@ def test_outputs_and_gradients_are_those_of_the_served_adapter_as_nearly_as_peft
     for right, plain, served_right, ours in zip(exact, lean, exact_served, fused, strict=True):
         assert 0 < apart(ours, served_right) < 2 * apart(plain, right)
         assert apart(plain, right) < 0.03
+
+
+@pytest.mark.parametrize("architecture", ["gemma3", "gpt2", "moe"])
+def test_so_are_those_of_a_model_of_which_only_lora_is_replaced(architecture: str) -> None:
+    targets = {"gpt2": ["c_attn"]}.get(architecture, ["q_proj", "v_proj", "o_proj"])
+    served = passes(made(targets, architecture).bfloat16().float())
+    exact = passes(made(targets, architecture).float())
+    plain = passes(made(targets, architecture))
+    fused = passes(made(targets, architecture, partial(fuse, only_lora=True)))
+    for right, peft_s, served_right, ours in zip(exact, plain, served, fused, strict=True):
+        assert 0 < apart(ours, served_right) < 2 * apart(peft_s, right)
 
 
 def test_a_layer_whose_input_has_no_gradient_is_trained_alike() -> None:

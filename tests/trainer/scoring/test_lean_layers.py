@@ -29,6 +29,18 @@ def test_outputs_and_gradients_have_the_same_bits_and_less_is_kept(
     assert less < much
 
 
+@pytest.mark.parametrize("architecture", ["gemma3", "gpt2", "moe"])
+def test_of_any_model_lora_alone_has_the_same_bits_and_keeps_less(architecture: str) -> None:
+    targets = {"gpt2": ["c_attn"]}.get(architecture, ["q_proj", "v_proj", "o_proj"])
+    model = made(targets, architecture, torch.bfloat16)
+    plain, of_plain, much = passes(model)
+    keep_less(model, only_lora=True)
+    lean, of_lean, less = passes(model)
+    assert torch.equal(plain, lean)
+    assert all(torch.equal(a, b) for a, b in zip(of_plain, of_lean, strict=True))
+    assert less < much
+
+
 def test_what_is_computed_again_has_the_same_bits() -> None:
     model = made(LINEAR, "llama", torch.bfloat16)
     keep_less(model)
