@@ -11,7 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fieldkit.eval.stats import Estimate, ratio_difference
+from fieldkit.eval.resampling import ratio_difference
+from fieldkit.eval.stats import Estimate
 from fieldkit.records import AtStop, Trajectory
 
 _ROUNDING = 1e-6  # of sums of shares such as 1/3; no task has a million assertions

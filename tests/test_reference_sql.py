@@ -9,7 +9,8 @@ from statistics import fmean
 
 import pytest
 
-from fieldkit.eval.stats import mcnemar, mean
+from fieldkit.eval.resampling import mean
+from fieldkit.eval.stats import mcnemar
 from rollout.tasks import decode_tasks
 from scripts.base.checkout import ROOT
 from scripts.evidence.played import PlayedArm, finished, read_played

@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from fieldkit.eval.passk import pass_at_k_estimator as pass_at_k_estimator
     from fieldkit.eval.power import detectable_change as detectable_change
     from fieldkit.eval.power import tasks_needed as tasks_needed
+    from fieldkit.eval.resampling import PairedMeans as PairedMeans
+    from fieldkit.eval.resampling import paired_means as paired_means
     from fieldkit.eval.stats import Estimate as Estimate
     from fieldkit.eval.stats import Interval as Interval
-    from fieldkit.eval.stats import PairedMeans as PairedMeans
     from fieldkit.eval.stats import PairedProportions as PairedProportions
     from fieldkit.eval.stats import PairedTest as PairedTest
     from fieldkit.eval.stats import holm as holm
     from fieldkit.eval.stats import mcnemar as mcnemar
-    from fieldkit.eval.stats import paired_means as paired_means
     from fieldkit.eval.stats import paired_proportions as paired_proportions
     from fieldkit.eval.stats import wilson as wilson
     from fieldkit.eval.task_grader import AssertionGrader as AssertionGrader

@@ -2,7 +2,8 @@
 its differences are.
 
 `fieldkit.eval.matched` compares any number of arms that the loop has played; this reads two files
-or lists of plain dicts, as a script has them. The statistics are the same (`fieldkit.eval.stats`).
+or lists of plain dicts, as a script has them. The statistics are the same (`fieldkit.eval.stats`
+and `fieldkit.eval.resampling`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fieldkit.eval import stats
+from fieldkit.eval import resampling, stats
 from fieldkit.eval.stats import Estimate, PairedProportions
 from fieldkit.eval.task_record import Rows, TaskRecord, paired, read_records
 
@@ -206,7 +207,7 @@ class MatchedBaseComparison:
                 [x.passed for x, _ in pairs], [y.passed for _, y in pairs]
             ),
             assertion_delta=stats.with_width(
-                stats.ratio_difference(
+                resampling.ratio_difference(
                     [x.n_passed for x, _ in asserted],
                     [y.n_passed for _, y in asserted],
                     [x.n_total for x, _ in asserted],
@@ -215,10 +216,12 @@ class MatchedBaseComparison:
             if asserted
             else None,
             turns_delta=stats.with_width(
-                stats.mean_difference([x.turns for x, _ in pairs], [y.turns for _, y in pairs])
+                resampling.mean_difference([x.turns for x, _ in pairs], [y.turns for _, y in pairs])
             ),
             wall_delta=stats.with_width(
-                stats.mean_difference([x.seconds for x, _ in pairs], [y.seconds for _, y in pairs])
+                resampling.mean_difference(
+                    [x.seconds for x, _ in pairs], [y.seconds for _, y in pairs]
+                )
             ),
         )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fieldkit.errors import BadInput
-from fieldkit.eval import stats
+from fieldkit.eval import resampling, stats
 from fieldkit.eval.stats import Estimate, PairedProportions
 
 
@@ -190,7 +190,7 @@ class MatchedArms:
     ) -> stats.Estimate:
         if not intervals:
             return stats.Estimate(sum(parts) / sum(totals), None)
-        return stats.ratio(parts, totals, seed=self.seed)
+        return resampling.ratio(parts, totals, seed=self.seed)
 
     def rows(self, *, intervals: bool = True) -> tuple[ArmRow, ...]:
         """Every arm's own numbers, in the given order; see `row`."""
@@ -206,22 +206,22 @@ class MatchedArms:
             n_tasks=len(ref),
             passed=stats.paired_proportions([o.passed for o in ref], [o.passed for o in arm]),
             stopped=stats.paired_proportions([o.stopped for o in ref], [o.stopped for o in arm]),
-            assertion_rate=stats.ratio_difference(
+            assertion_rate=resampling.ratio_difference(
                 [o.assertions_passed for o in ref],
                 [o.assertions_passed for o in arm],
                 [o.assertions_total for o in ref],
                 seed=self.seed,
             ),
-            turns=stats.mean_difference(
+            turns=resampling.mean_difference(
                 [o.turns for o in ref], [o.turns for o in arm], seed=self.seed
             ),
-            tokens=stats.mean_difference(
+            tokens=resampling.mean_difference(
                 [o.tokens for o in ref], [o.tokens for o in arm], seed=self.seed
             ),
-            seconds=stats.mean_difference(
+            seconds=resampling.mean_difference(
                 [o.seconds for o in ref], [o.seconds for o in arm], seed=self.seed
             ),
-            once=stats.ratio_difference(
+            once=resampling.ratio_difference(
                 [p for p, _ in ref_once],
                 [p for p, _ in arm_once],
                 [n for _, n in ref_once],
@@ -229,7 +229,7 @@ class MatchedArms:
             )
             if ref_once and arm_once
             else None,
-            reward=stats.mean_difference(
+            reward=resampling.mean_difference(
                 [o.reward for o in ref], [o.reward for o in arm], seed=self.seed
             ),
         )

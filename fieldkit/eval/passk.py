@@ -14,7 +14,7 @@ from operator import index
 from typing import Any
 
 from fieldkit.errors import BadInput
-from fieldkit.eval import stats
+from fieldkit.eval import resampling, stats
 from fieldkit.eval.stats import Estimate
 
 
@@ -55,7 +55,7 @@ def mean_pass_at_k(attempts: Mapping[str, Sequence[bool]], k: int, *, seed: int 
         if len(passed) < k:
             raise BadInput(f"task {task_id}: pass@{k} needs {k} attempts, there are {len(passed)}")
     values = [pass_at_k(len(a), sum(a), k) for a in attempts.values()]
-    return stats.with_width(stats.mean(values, seed=seed))
+    return stats.with_width(resampling.mean(values, seed=seed))
 
 
 def pass_at_k_difference(
@@ -72,7 +72,7 @@ def pass_at_k_difference(
         raise BadInput(f"not the same tasks: {odd[0]} is in one only ({len(odd)} such in all)")
     before = [pass_at_k(len(a), sum(a), k) for a in first.values()]
     after = [pass_at_k(len(second[t]), sum(second[t]), k) for t in first]
-    return stats.with_width(stats.mean_difference(before, after, seed=seed))
+    return stats.with_width(resampling.mean_difference(before, after, seed=seed))
 
 
 def pass_at_k_estimator(n: int, c: int, k: int) -> float:
@@ -109,7 +109,7 @@ class PassAtKResult:
         if not self.per_task:
             raise BadInput("there is no problem: pass@k has no estimate")
         values = [pass_at_k(int(r["n"]), int(r["passed"]), k) for r in self.per_task]
-        return stats.with_width(stats.mean(values, seed=seed))
+        return stats.with_width(resampling.mean(values, seed=seed))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values; pass@k to four decimals."""

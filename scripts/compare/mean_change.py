@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fieldkit.eval import stats
+from fieldkit.eval import resampling, stats
 from fieldkit.eval.matched import TaskOutcome
 from fieldkit.eval.stats import Estimate
 
@@ -55,8 +55,8 @@ def changes(before: Sequence[Outcomes], after: Sequence[Outcomes]) -> Changes:
     for measure in MEASURES:
         first, second = by_task(before, measure), by_task(after, measure)
         differences = [b - a for a, b in zip(first, second, strict=True)]
-        estimate = stats.mean_difference(first, second)
-        found[measure] = Change(estimate, stats.sign_flips(differences))
+        estimate = resampling.mean_difference(first, second)
+        found[measure] = Change(estimate, resampling.sign_flips(differences))
     return found
 
 

@@ -13,7 +13,8 @@ from statistics import fmean
 
 from fieldkit.codec import bundle_groups
 from fieldkit.errors import BadInput
-from fieldkit.eval.stats import Estimate, mean_difference
+from fieldkit.eval.resampling import mean_difference
+from fieldkit.eval.stats import Estimate
 from fieldkit.records import RolloutGroup, Task, Trajectory
 from reward.part_means import part_rows
 from reward.rescore import (

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fieldkit.eval.matched import TaskOutcome
-from fieldkit.eval.stats import holm, sign_flips
+from fieldkit.eval.resampling import sign_flips
+from fieldkit.eval.stats import holm
 from scripts.compare.mean_change import Outcomes, adjusted, by_task, changes
 
 N = 8

@@ -15,7 +15,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fieldkit.errors import BadInput
-from fieldkit.eval.stats import holm, mcnemar, sign_flips
+from fieldkit.eval.resampling import sign_flips
+from fieldkit.eval.stats import holm, mcnemar
 from rollout.arm import TRAJECTORIES
 from scripts.base.checkout import ROOT
 from scripts.cli.app import app

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from fieldkit.eval.stats import Estimate, Interval, mean_difference
+from fieldkit.eval.resampling import mean_difference
+from fieldkit.eval.stats import Estimate, Interval
 from scripts.words import quantities
 
 
