@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from fieldkit.files.journal import Entry
 from rollout.engine.lifecycle import NEEDS, RESTART
-from scripts.run.state import PAUSE
+from scripts.run.state import PAUSE, SERVERS
 from scripts.run.timings import BETWEEN, StepTimings
 from scripts.words.quantities import duration
 
@@ -88,6 +88,7 @@ def wall_time(
             _lifecycle_sentence(parts, clocked, journal),
             _concurrency_sentence(in_flight, seats),
             *_pause_sentence(journal),
+            *_servers_sentence(journal),
             *_eval_sentence(sum(t.eval_wall for t in clocked), wall, eval_every),
         ),
     )
@@ -155,6 +156,15 @@ def _pause_sentence(journal: Sequence[Entry]) -> tuple[str, ...]:
         f"The loop waited {duration(waited)} to do a failed phase again: {which}; journal.jsonl has"
         " the errors.",
     )
+
+
+def _servers_sentence(journal: Sequence[Entry]) -> tuple[str, ...]:
+    """What became of servers that were lost, of several."""
+    lines = [str(e.data.get("text", "")) for e in journal if e.event == SERVERS]
+    if not lines:
+        return ()
+    often = f", and {len(lines) - 1} more in journal.jsonl" if len(lines) > 1 else ""
+    return (f"Of the servers: {lines[0]}{often}.",)
 
 
 def _eval_sentence(evals: float, wall: float, eval_every: int) -> tuple[str, ...]:

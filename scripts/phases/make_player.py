@@ -29,6 +29,7 @@ from scripts.base.events import alarm, note, progress
 from scripts.phases.context import Context
 from scripts.phases.player_there import player_there, playing
 from scripts.phases.training.kept_trainer import begin_trainer, begun_for
+from scripts.run.state import SERVERS
 from scripts.run.template import chat_renderer, tool_form
 
 _TELL_SECONDS = 0.2
@@ -140,7 +141,7 @@ async def player(
 
     def on_change(text: str) -> None:
         alarm(ctx.tell, text)
-        ctx.journal.append("servers", text=text)
+        ctx.journal.append(SERVERS, text=text)
 
     if ctx.config.cluster.used:
         async with _player_on_nodes(ctx, servers, chat, settings, step, on_change) as on_nodes:

@@ -139,6 +139,9 @@ def of_the_night(entries: Sequence[Entry]) -> Sequence[Entry]:
 PAUSE = "pause"
 """The journal's word of a loop that waits for `seconds` before it does the failed `phase` again."""
 
+SERVERS = "servers"
+"""The journal's word of a server that was lost, of several, or that is back: `text` is the line."""
+
 
 def last_word(entries: Sequence[Entry]) -> Entry | None:
     """The newest start or end of a phase or a loop."""
