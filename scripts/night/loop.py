@@ -1,38 +1,34 @@
 """`grpo run`: the loop of grpo_loop.sh with a display, time limits and a summary at the end.
 
-Each phase is a separate process. The loop finds the next phase, starts it, shows its events, and
-stops between phases when asked. With run.overlap two run at the same time: a step is trained while
-the next one is played. All state is in the run folder.
+The loop finds the next phase, runs it in a process of its own (`running_phases`), decides whether
+one that failed is done once more, and stops between phases when asked. With run.overlap two run at
+the same time: a step is trained while the next one is played. All state is in the run folder.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
-import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from fieldkit.errors import BadInput, FieldkitError, Interrupted, Unavailable, foreseen
 from fieldkit.files.journal import Journal
 from fieldkit.process.ledger import Ledger
-from scripts.base.children import TICK_SECONDS, Program, run_children
+from scripts.base.children import TICK_SECONDS
 from scripts.base.display import Both, Display, log_display, to_the_second
-from scripts.base.events import Event, EventKind, alarm, detail, note, read_event
-from scripts.base.exit_codes import Killed, as_journalled, raise_code
+from scripts.base.events import Event, EventKind, alarm, detail, note
+from scripts.base.exit_codes import as_journalled
 from scripts.base.signals import Wish, listening
 from scripts.night.again import Again
 from scripts.night.held import Held
 from scripts.night.loop_options import LoopOptions, with_options
 from scripts.night.pages import show_evaluation, write_page
-from scripts.phases.registry import HARDER, PHASES
-from scripts.run.config import UNPROTECTED, RunConfig, play_flags, read_config
+from scripts.night.running_phases import RunningPhases
+from scripts.phases.registry import PHASES
+from scripts.run.config import UNPROTECTED, RunConfig, read_config
 from scripts.run.folder import RunFolder
-from scripts.run.lock import LOCK_FD_VARIABLE, LOOP, run_lock
+from scripts.run.lock import LOOP, run_lock
 from scripts.run.manifest import check_sandbox, free_changes, read_manifest
 from scripts.run.memory_account import USED, told
 from scripts.run.next_phase import FLAT, Phase, RunFiles, drive, phase_beside
@@ -47,7 +43,6 @@ from scripts.run.state import (
     read_measured,
     steps_planned,
 )
-from scripts.run.timings import LOOP_VARIABLE
 from scripts.run.until import FORECAST, deadline, held, seconds_until
 from scripts.run.verify import require_ours
 from scripts.track.trackers import require_trackers
@@ -100,36 +95,6 @@ def _run_phases(folder: RunFolder, options: LoopOptions, display: Display, wish:
                 loop.write_page()
             both.close()
         loop.end(left, trouble)
-
-
-@dataclass(eq=False)
-class _Running:
-    """A phase in a child process. failure: the text of its error. was_stopped: at the end of the
-    step, as the person asked."""
-
-    phase: Phase
-    log: Path
-    code: int = 0
-    failure: str = ""
-    was_stopped: bool = False
-
-    @property
-    def has_failed(self) -> bool:
-        return self.code != 0 and not self.was_stopped
-
-    def raise_failure(self, asked: bool) -> None:
-        """Raise the error for its exit code, if it has failed. asked: whether the loop was asked to
-        stop; a phase that something else told to end, as a guard against short memory does, counts
-        as killed."""
-        if not self.has_failed:
-            return
-        who = f"the {self.phase.value} phase"
-        if self.code == Interrupted.exit_code and not asked:
-            raise Killed(
-                f"{who} was told to end, and not by this loop: memory may be short; its log:"
-                f" {self.log}"
-            )
-        raise_code(self.code, self.failure, who, self.log)
 
 
 class Standstill(BadInput):
@@ -253,14 +218,13 @@ class _Loop:
         the next time (`Again`) is left to `look`, which finds it again. Raises the error of the
         first that failed, by its exit code, when the other has come to its own end too."""
         phases = [phase, *([self.beside] if self.beside and not self.wish.finish else [])]
-        children = [_Running(one, self._log(one)) for one in phases]
-        ended: list[_Running] = []
+        running = RunningPhases(
+            phases, self.folder, self.config, self.options, self.display, self.wish, self.lock_fd
+        )
         try:
-            self._run(children, ended)
-            for child in ended:
-                child.raise_failure(self.wish.finish)
+            self._run(running)
         except Exception as e:  # an `OSError` too: a full disk is the loop's as well
-            failed = next((child.phase for child in ended if child.has_failed), phase)
+            failed = next((child.phase for child in running.ended if child.has_failed), phase)
             if not self._goes_again(failed, foreseen(e) or e):
                 raise
             self.seen = ()
@@ -268,26 +232,18 @@ class _Loop:
         if PHASES[phase].shows_table:
             self._try_to_show()
 
-    def _run(self, children: Sequence[_Running], ended: list[_Running]) -> None:
-        """Run these phases to their ends; `ended` gets them."""
-        run_children(
-            [self._program(child, children, ended) for child in children],
-            ledger=Ledger(self.folder.ledger),
-            on_tick=self._tick,
-            env={
-                **os.environ,
-                LOCK_FD_VARIABLE: str(self.lock_fd),
-                LOOP_VARIABLE: f"{os.getpid()}",
-            },
-            pass_fds=(self.lock_fd,),
-        )
-        for child in ended:
+    def _run(self, running: RunningPhases) -> None:
+        """Run these phases to their ends; note which went well, and the memory that was held."""
+        running.run(self._tick)
+        for child in running.ended:
             if child.code == 0:
                 self.again.went_well(child.phase)
         if (most := self.held.news()) is not None:
             self.journal.append(USED, bytes=most)
         if self.wish.now:
             raise Interrupted(self._resume_hint())
+        for child in running.ended:
+            child.raise_failure(self.wish.finish)
 
     def _goes_again(self, phase: Phase, error: Exception) -> bool:
         """Whether a phase that failed is done once more. Waits before, where that may help."""
@@ -311,36 +267,6 @@ class _Loop:
         while (left := over - time.monotonic()) > 0 and not self.wish.finish:
             time.sleep(min(left, TICK_SECONDS))  # no event says that memory or disk came back
             self.display.tick()
-
-    def _log(self, phase: Phase) -> Path:
-        return self.folder.log / f"{phase.value}-{time.strftime('%Y%m%d-%H%M%S')}.log"
-
-    def _program(self, child: _Running, all_: Sequence[_Running], ended: list[_Running]) -> Program:
-        """The child program of one of the phases that run now; `ended` gets it at its end."""
-        first = all_[0]
-
-        def stop_asked() -> bool:
-            # "Finish the step" means the one that is trained; what plays beside it goes on later.
-            if child is not first and self.wish.finish and first in ended:
-                child.was_stopped = True
-            return self.wish.now or child.was_stopped
-
-        def on_end(code: int) -> None:
-            child.code = code
-            ended.append(child)
-            others = [other.phase.value for other in all_ if other not in ended]
-            if code != 0 and others and not self.wish.now:
-                told = f"the {child.phase} phase failed; the {others[0]} phase beside it"
-                self._note(f"{told} comes to its end first")
-
-        return Program(
-            self._command(child.phase),
-            child.phase.value,
-            child.log,
-            on_line=lambda line: self._hear(line, child, beside=child is not first),
-            stop_asked=stop_asked,
-            on_end=on_end,
-        )
 
     def _tick(self) -> None:
         self.display.tick()
@@ -366,23 +292,6 @@ class _Loop:
 
     def _note(self, text: str) -> None:
         note(self.display.tell, text)
-
-    def _command(self, phase: Phase) -> Sequence[str]:
-        words = [sys.executable, "-P", "-m", "scripts.cli", phase.value, str(self.folder.path)]
-        given = [flag for flag in PHASES[phase].flags if getattr(self.options, flag, False)]
-        given += [HARDER] if phase is Phase.GROW and self.config.run.on_converged == HARDER else []
-        words += [f"--{flag.replace('_', '-')}" for flag in given]
-        return [*words, *play_flags(self.options.sandbox).split(), "--events"]
-
-    def _hear(self, line: str, child: _Running, *, beside: bool) -> None:
-        event = read_event(line)
-        if event is None:
-            if line.strip():
-                self.display.tell(Event(EventKind.DETAIL, line))
-        elif event.kind is EventKind.FAILED:
-            child.failure = event.text
-        elif event.kind is not EventKind.PHASE:  # `look` told it already, with the figures
-            self.display.tell(replace(event, beside=beside))
 
     def stop_engine(self) -> FieldkitError | None:
         """Stop the engine that the phases left running with what stays beside it, and the remains

@@ -17,7 +17,7 @@ from fieldkit.files.journal import Journal
 from scripts.base.children import Program
 from scripts.base.display import PlainDisplay
 from scripts.base.exit_codes import KILLED, ChildBug, Killed
-from scripts.night import loop
+from scripts.night import loop, running_phases
 from scripts.night.again import Again
 from scripts.night.loop import run_loop
 from scripts.night.loop_options import LoopOptions
@@ -138,7 +138,7 @@ Make = Callable[..., Played]
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     def make(*ends: int | OSError) -> Played:
         played = Played(made_night(tmp_path), *ends)
-        monkeypatch.setattr(loop, "run_children", played.play)
+        monkeypatch.setattr(running_phases, "run_children", played.play)
         monkeypatch.setattr("rollout.engine.serve.stop_engine", played.stop)
         return played
 

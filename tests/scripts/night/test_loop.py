@@ -37,7 +37,7 @@ def test_how_many_steps_a_deadline_leaves_is_not_told_before_one_was_measured(
     def stopped(*_: object, **__: object) -> None:
         raise Interrupted("enough")
 
-    monkeypatch.setattr("scripts.night.loop.run_children", stopped)
+    monkeypatch.setattr("scripts.night.running_phases.run_children", stopped)
     in_an_hour = time.strftime("%H:%M", time.localtime(time.time() + 3600))
     options = LoopOptions(until=in_an_hour if has_deadline else None)
     out = io.StringIO()

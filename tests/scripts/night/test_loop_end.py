@@ -193,7 +193,7 @@ def test_a_loop_that_an_error_ends_leaves_a_page_that_says_so(
     def full(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("scripts.night.loop.run_children", full)
+    monkeypatch.setattr("scripts.night.running_phases.run_children", full)
     with pytest.raises(type(error), match="the GPU is full"):
         run(night, io.StringIO())
     page = (night.path / "report.html").read_text()
@@ -223,7 +223,9 @@ def test_tables_that_cannot_be_shown_end_no_night_and_are_its_last_word(
     """An arm is due; what would play it brings it back."""
     (newest,) = [e.parent for e in night.evals.glob("*/eval.json") if '"sha-2"' in e.read_text()]
     away = newest.rename(night.path / "away")
-    monkeypatch.setattr("scripts.night.loop.run_children", lambda *_, **__: away.rename(newest))
+    monkeypatch.setattr(
+        "scripts.night.running_phases.run_children", lambda *_, **__: away.rename(newest)
+    )
 
     def broken(*words: object) -> None:
         raise RuntimeError("no font")

@@ -22,6 +22,7 @@ import pytest
 
 from fieldkit.codec import read_bundle
 from fieldkit.errors import BadInput
+from fieldkit.files.journal import Journal
 from fieldkit.process.ledger import Ledger
 from fieldkit.records import RolloutGroup, StepSummary
 from reward.solve_rate import DrawSums
@@ -179,9 +180,12 @@ def test_a_draw_knows_the_step_before_it_whether_that_one_is_trained_or_not(
 
 
 def pair(night: Night) -> dict[str, int]:
-    """The pids of the two phases where both are at work; empty where they are not."""
-    found = {e.name: e.pid for e in Ledger(night.folder.ledger).entries() if e.pid}
-    return found if {"train", "rollout"} <= found.keys() else {}
+    """The pids of the two phases where both have begun; empty where they have not."""
+    entries = Ledger(night.folder.ledger).entries()
+    found = {e.name: e.pid for e in entries if e.pid and e.name in ("train", "rollout")}
+    journal = Journal(night.folder.journal).read()
+    begun = {e.pid for e in journal if e.event == "phase_start"}
+    return found if len(found) == 2 and begun.issuperset(found.values()) else {}
 
 
 @pytest.mark.slow

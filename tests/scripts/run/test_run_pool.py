@@ -19,6 +19,7 @@ from reward.solve_rate import DrawSums
 from scripts.base.signals import Wish
 from scripts.night.loop import _Loop
 from scripts.night.loop_options import LoopOptions, with_options
+from scripts.night.running_phases import phase_command
 from scripts.phases.context import Context
 from scripts.phases.grow import grow as phase
 from scripts.phases.rollout import _draw
@@ -262,8 +263,8 @@ def test_the_loop_says_to_the_phase_what_was_typed(night: Night) -> None:
     config = with_options(night.config, options)
     assert config.run.on_converged == "harder"
     loop = _Loop(night.folder, config, options, Silent(), Wish(), 0)
-    assert "--harder" in loop._command(Phase.GROW)
-    assert "--harder" not in loop._command(Phase.ROLLOUT)
+    assert "--harder" in phase_command(Phase.GROW, night.folder, config, options)
+    assert "--harder" not in phase_command(Phase.ROLLOUT, night.folder, config, options)
     loop.journal_start()
     stops = replace(night.config.run, on_converged="stop")
     told, _ = as_told(stops, loop.journal.read())
