@@ -11,6 +11,8 @@ import errno
 from collections.abc import Mapping
 from typing import Any
 
+_END_CHARACTERS = 500
+
 
 class FieldkitError(Exception):
     """Base of every expected failure. `exit_code` is the exit code of a process that it ends.
@@ -107,3 +109,10 @@ def foreseen(error: BaseException) -> FieldkitError | None:
             "same command again"
         )
     return None
+
+
+def last_told(text: str) -> str:
+    """The message of the last error that a program told as "error: …", as our commands do; without
+    one the end of what it said."""
+    _, told, message = text.rpartition("error: ")
+    return message.strip() if told else text.strip()[-_END_CHARACTERS:]

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from fieldkit.errors import Unavailable
+from fieldkit.errors import Unavailable, last_told
 from fieldkit.files.json_text import parse_json
 from fieldkit.gate.patience import Patience
 from fieldkit.process.descriptor import READ, is_ready
@@ -119,7 +119,6 @@ class NodeServer(Server):
                 break
         owned = self.owned
         wait_ended(owned, _ENDED_SECONDS)
-        said_there = Path(owned.log).read_text(encoding="utf-8", errors="replace")
-        error = said_there.rpartition("error: ")[2].strip()
+        error = last_told(Path(owned.log).read_text(encoding="utf-8", errors="replace"))
         self.stop()
         raise Unavailable(f"{error}; its log: {owned.log}")

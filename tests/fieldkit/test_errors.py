@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fieldkit.client.chat import ChatHTTPError
-from fieldkit.errors import BadInput, FieldkitError, Shortage, foreseen
+from fieldkit.errors import BadInput, FieldkitError, Shortage, foreseen, last_told
 from fieldkit.nim.windowed_client import NIMContextOverflowError
 from trainer.gradient import MicroBatchTooLarge
 
@@ -83,3 +83,9 @@ def test_an_error_comes_back_whole_from_another_process(kind: type[FieldkitError
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is kind
     assert (str(again), again.exit_code, vars(again)) == (str(error), kind.exit_code, vars(error))
+
+
+def test_the_last_error_that_a_program_told_is_its_message_or_the_end_of_what_it_said() -> None:
+    assert last_told("error: one\nloading\nerror: two, and\nits remedy\n") == "two, and\nits remedy"
+    assert last_told(f"{'.' * 600}ended\n") == f"{'.' * 495}ended"
+    assert last_told("") == ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fieldkit.codec import read_bundle
-from fieldkit.errors import Shortage
+from fieldkit.errors import Shortage, last_told
 from fieldkit.gate import memory
 from fieldkit.training.adapter import read_adapter
 from rollout.engine.vllm_server import preloads
@@ -106,6 +106,4 @@ def told_budget(budget: Budget, present: int, other: str) -> str:
 
 def last_error(log: Path) -> str:
     """The trainer's own error message, for a person; the exit code decides what happens."""
-    text = log.read_text(encoding="utf-8", errors="replace")
-    _, found, message = text.rpartition("error: ")
-    return message.strip() if found else text.strip()[-500:]
+    return last_told(log.read_text(encoding="utf-8", errors="replace"))
