@@ -232,7 +232,7 @@ class TrainerSettings:
 
 def cuda_devices() -> int:
     """NVIDIA devices that CUDA would find, without loading it."""
-    return min(len(memory.gpu_names()), len(memory.visible_gpus()))
+    return min(memory.gpu_count(), len(memory.visible_gpus()))
 
 
 def read_settings(file: Path | None, **changes: Any) -> TrainerSettings:

@@ -58,7 +58,7 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Check an adapter key by key against a model: names, shapes, finite values."""
-    from fieldkit.training.adapter import check_adapter, other_base
+    from fieldkit.training.adapter import check_adapter, is_quantised, other_base
 
     info = check_adapter(adapter, base)
     rows = [
@@ -71,7 +71,8 @@ def check(
     facts = {**dataclasses.asdict(info), "path": str(adapter), "base": str(base)}
     show(rows, facts, as_json=as_json)
     if named := other_base(info, str(base)):
-        print(f"note: the adapter says that it was trained on {named}", file=sys.stderr)
+        bits = ", which has fewer bits" if is_quantised(named, str(base)) else ""
+        print(f"note: the adapter says that it was trained on {named}{bits}", file=sys.stderr)
 
 
 def _weights(path: Path) -> Path:

@@ -161,7 +161,7 @@ def visible_gpus() -> list[str]:
     In a box with GPUs of several models CUDA counts the fastest first unless CUDA_DEVICE_ORDER is
     PCI_BUS_ID, which is NVML's order.
     """
-    there = len(gpu_names())
+    there = gpu_count()
     said = os.environ.get("CUDA_VISIBLE_DEVICES")
     if said is None:
         return [str(i) for i in range(there)]
@@ -173,16 +173,17 @@ def visible_gpus() -> list[str]:
 
 
 def gpu_fault() -> str | None:
-    """What the NVIDIA driver says in place of an answer, as after its update until the machine is
-    started anew, or for a GPU that is lost. None where it answers, and where there is none."""
+    """What the NVIDIA driver says in place of an answer about the GPUs that CUDA shows this
+    process, as after its update until the machine is started anew, or for one that is lost. None
+    where it answers, and where there is none."""
     try:
         import pynvml
     except ImportError:
         return None
     try:
         pynvml.nvmlInit()
-        for gpu in _gpus(pynvml):
-            pynvml.nvmlDeviceGetName(gpu)
+        for name in visible_gpus():
+            pynvml.nvmlDeviceGetName(_named(name, pynvml))
     except pynvml.NVMLError_LibraryNotFound:
         return None
     except pynvml.NVMLError as e:
@@ -192,10 +193,14 @@ def gpu_fault() -> str | None:
 
 def _our_gpu(nvml: Any) -> Any:
     """The GPU that CUDA calls device 0. Raises `NVMLError` where there is none."""
-    first = next(iter(visible_gpus()), "")
-    if first.isdecimal():
-        return nvml.nvmlDeviceGetHandleByIndex(int(first))
-    return nvml.nvmlDeviceGetHandleByUUID(first)
+    return _named(next(iter(visible_gpus()), ""), nvml)
+
+
+def _named(name: str, nvml: Any) -> Any:
+    """A GPU by a name that CUDA_VISIBLE_DEVICES takes. Raises `NVMLError` where there is none."""
+    if name.isdecimal():
+        return nvml.nvmlDeviceGetHandleByIndex(int(name))
+    return nvml.nvmlDeviceGetHandleByUUID(name)
 
 
 def _gpu_memory(find: Callable[[Any], Any]) -> Any:
@@ -221,6 +226,17 @@ def _free_together(gpus: Iterable[int]) -> int | None:
     """Free bytes of these GPUs, by NVML's numbers; None for none, and without memory of theirs."""
     found = [_gpu_memory(partial(_handle, i)) for i in gpus]
     return sum(int(each.free) for each in found) if found and all(found) else None
+
+
+def gpu_count() -> int:
+    """NVIDIA GPUs of this machine, also lost ones; 0 without driver or binding."""
+    nvml = _nvml()
+    if nvml is None:
+        return 0
+    try:
+        return int(nvml.nvmlDeviceGetCount())
+    except nvml.NVMLError:
+        return 0
 
 
 def gpu_names() -> list[str]:

@@ -56,12 +56,12 @@ _INITS = (True, False, None, "gaussian", "orthogonal", "eva")
 """Values of init_lora_weights that leave the base alone. Under any other ("pissa", "olora", …) peft
 changes the base's weights when it loads the adapter, and a server does not."""
 
-# safetensors dtype -> (numpy type of the raw bits, mask of the exponent bits). A float is inf or
 _FEWER_BITS = re.compile(
     r"(-(unsloth|bnb|[48]bit|int[48]|w[48]a16|awq|gptq|fp8|nf4))+$", re.IGNORECASE
 )
 """How the names of quantised models end."""
 
+# safetensors dtype -> (numpy type of the raw bits, mask of the exponent bits). A float is inf or
 # NaN exactly when its exponent bits are all ones (IEEE 754; bfloat16 is the upper half of float32).
 _FLOATS = {
     "F32": ("<u4", 0x7F80_0000),

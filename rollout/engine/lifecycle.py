@@ -22,8 +22,10 @@ if TYPE_CHECKING:  # run.toml is read with every command, and few talk to a serv
     from rollout.engine.admin import Admin
 
 AUTO = "auto"
-GPU_MEMORY = "GPU memory"
 """The value of engine.lifecycle that leaves the choice to `decide`."""
+
+GPU_MEMORY = "GPU memory"
+"""A GPU's own, in a sentence."""
 
 
 NEEDS = "the trainer needs about"

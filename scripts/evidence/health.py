@@ -13,7 +13,7 @@ from typing import Any
 
 from fieldkit.eval.stats import wilson
 from fieldkit.records import AtStop, Outcome, StepSummary
-from fieldkit.training.adapter import base_name
+from fieldkit.training.adapter import base_name, is_quantised
 from fieldkit.training.advantages import group_size_warning
 from scripts.evidence import step_figures
 from scripts.evidence.collect import Evidence
@@ -158,6 +158,14 @@ def base_in_doubt(manifest: Mapping[str, Any]) -> Warning_ | None:
     other = manifest.get("adapter", {}).get("other_base")  # absent in runs before 22 November
     if other is None:
         return None
+    if is_quantised(other, manifest["model"]["dir"]):
+        return Warning_(
+            "The adapter was trained on weights of fewer bits",
+            f"Its adapter_config.json says that it was trained on {other}; the run served and"
+            f" trained it on {base_name(manifest['model']['dir'])}.",
+            "It was fitted to rounded weights, and may do less well on those that are not.",
+            "Compare base and start in the table: the start is the adapter on these weights.",
+        )
     return Warning_(
         "The adapter may be one of another model",
         f"Its adapter_config.json says that it was trained on {other}; the run served and trained"

@@ -163,8 +163,8 @@ def _servers_sentence(journal: Sequence[Entry]) -> tuple[str, ...]:
     lines = [str(e.data.get("text", "")) for e in journal if e.event == SERVERS]
     if not lines:
         return ()
-    often = f", and {len(lines) - 1} more in journal.jsonl" if len(lines) > 1 else ""
-    return (f"Of the servers: {lines[0]}{often}.",)
+    last = f"; at last, of {len(lines)} lines in journal.jsonl: {lines[-1]}" if lines[1:] else ""
+    return (f"Of the servers: {lines[0]}{last}.",)
 
 
 def _eval_sentence(evals: float, wall: float, eval_every: int) -> tuple[str, ...]:

@@ -277,12 +277,14 @@ def check_model(ctx: Context) -> None:
         require_whole_bases(ctx.model_dir(), item_bytes_of(trainer), trainer.ranks_on(devices))
 
 
-def check_start_adapter(ctx: Context) -> AdapterInfo:
-    """Check that run.toml's adapter fits the model. Raises `BadInput` naming key or tensor."""
+def check_start_adapter(ctx: Context, *, trains: bool = True) -> AdapterInfo:
+    """Check that run.toml's adapter fits the model, and can be trained. Raises `BadInput` naming
+    key or tensor. trains: False where it is only to be played."""
     if (missing := missing_adapter(ctx.folder, ctx.config)) is not None:
         raise BadInput(missing)
     # Before a model is downloaded for one that cannot be served or trained.
-    if _OUTPUT_LAYER in read_adapter(ctx.start_adapter).target_modules:
+    adapter = read_adapter(ctx.start_adapter)
+    if trains and _OUTPUT_LAYER in adapter.target_modules:
         raise BadInput(
             f"{ctx.start_adapter / CONFIG_FILE}: target_modules: {_OUTPUT_LAYER}: the trainer "
             "takes a model whose output layer is frozen; train an adapter without it"

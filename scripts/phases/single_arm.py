@@ -122,12 +122,13 @@ def require_adapter(adapter: Path) -> None:
     """Raise `BadInput` where no adapter is in this folder, or one that no server here takes, before
     its model is downloaded."""
     if not (adapter / CONFIG_FILE).is_file():
-        remedy = "`grpo ls` lists the runs, whose adapters are RUN/step-NNN/adapter"
-        if (hub := downloading(str(adapter))) is not None:
-            download, own = hub
-            remedy = f"if it is a hub id, `{download}` downloads it; then --adapter {own}"
+        hub = ""
+        if (found := downloading(str(adapter))) is not None:
+            download, own = found
+            hub = f". If it is a hub id, `{download}` downloads it; then --adapter {ROOT / own}"
         raise BadInput(
-            f"--adapter {adapter}: no {CONFIG_FILE} there, so it is no adapter; {remedy}"
+            f"--adapter {adapter}: no {CONFIG_FILE} there, so it is no adapter; `grpo ls` lists the"
+            f" runs, whose adapters are RUN/step-NNN/adapter{hub}"
         )
     read_adapter(adapter)
 
@@ -237,7 +238,7 @@ def play_adapter(
     `BadInput` where those of a kept folder are of another adapter, or of other tasks.
     """
     with _entered(folder, tell, sandbox) as ctx:
-        adapter = check_start_adapter(ctx)
+        adapter = check_start_adapter(ctx, trains=False)
         _begin(ctx, adapter.sha, is_kept=is_kept)
         put_aside_changes(folder, tell)
         check_model(ctx)

@@ -109,7 +109,8 @@ def _run_trainer(ctx: Context, n: int, kept: KeptTrainer | None) -> dict[str, An
     log = ctx.folder.log / f"train-{n:03d}-{time.strftime('%Y%m%d-%H%M%S')}.log"
     log.parent.mkdir(exist_ok=True)
     request = Request(_inputs(ctx, n), settings_of_step(ctx, n), log)
-    if not ctx.config.cluster.used:
+    # One that has a model has its GPU too, and goes on where the driver was updated meanwhile.
+    if not ctx.config.cluster.used and (kept is None or kept.is_begun):
         require_driver()
     began = time.monotonic()
     asked = _ask(ctx, n, kept, request) if kept else None

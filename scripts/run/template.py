@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json, sha256_text
-from rollout.envs.tool_calls import TOOL_FORMS, form_of, shows_tools
+from rollout.envs.tool_calls import TOOL_FORMS
+from rollout.envs.tool_templates import form_of, shows_tools
 from scripts.base.checkout import from_checkout, in_checkout
 from scripts.run.config import ModelSettings
 

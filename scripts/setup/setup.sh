@@ -18,6 +18,16 @@ AGAIN="see the error above. The same command goes on from here"
 [ "$(uname -sm)" = "Linux x86_64" ] || [ "$(uname -sm)" = "Linux aarch64" ] ||
     fail "$(uname -sm) is not supported: the sandbox needs Linux"
 
+# Torch for CUDA 13 computes with no older driver, but where NVIDIA's cuda-compat stands beside it.
+# Without any there is nothing to ask, as where an image is built.
+if [ "$BUILD" = cuda ] && [ "${GRPO_DRIVER:-}" != any ]; then
+    driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2> /dev/null | head -n 1) || true
+    if [[ $driver =~ ^[0-9]+ ]] && [ "${BASH_REMATCH[0]}" -lt 580 ]; then
+        fail "the NVIDIA driver is $driver, and torch for CUDA 13 needs 580 or newer. Nothing was changed:" \
+            "update the driver, or \`make setup\` takes the CPU; with cuda-compat: GRPO_DRIVER=any"
+    fi
+fi
+
 # A folder that was copied or moved has programs that start the Python of another one, and where venv
 # was interrupted pip may be missing: the last file that it writes holds the folder. Nor has it pip
 # where the system's Python is a newer version now.
@@ -64,15 +74,6 @@ for other in $others; do
 done
 if [ $BUILD = cpu ] && command -v nvidia-smi > /dev/null && [ -z "${GRPO_BUILD:-}" ]; then
     say "there is an NVIDIA driver: GRPO_BUILD=cuda make setup would use the GPU"
-fi
-
-# Torch for CUDA 13 computes with no older driver. Without any there is nothing to ask, as where an
-# image is built.
-DRIVER=580
-if [ $BUILD = cuda ] && there=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2> /dev/null); then
-    there=${there%%$'\n'*}
-    [[ ! $there =~ ^[0-9]+ ]] || [ "${BASH_REMATCH[0]}" -ge $DRIVER ] ||
-        fail "the NVIDIA driver is $there, and torch for CUDA 13 needs $DRIVER or newer; nothing was installed"
 fi
 
 say "installing requirements/$BUILD.txt (a few minutes the first time)"

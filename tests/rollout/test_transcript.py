@@ -13,7 +13,7 @@ from fieldkit.errors import BadInput
 from rollout.envs.thoughts import after_thoughts
 from rollout.transcript import ChatRenderer
 from scripts.prepare.model import build_model
-from tests.rollout.envs.test_tool_calls import READ
+from tests.rollout.envs.test_tool_templates import READ
 from tests.rollout.envs.trl_templates import model_dir as folder_of
 from tests.rollout.envs.trl_templates import templates
 

@@ -240,7 +240,8 @@ def activation_bytes(
     rotary = kinds * 2 * (width // heads) * item_bytes
     if not checkpointing:
         return layers * layer + rotary
-    again = _IN_PLACE if on_gpu and lean else 2.0
+    fused = on_gpu and lean and item_bytes < _FLOAT32
+    again = _IN_PLACE if fused else 2.0
     return int(again * layer) + layers * hidden * item_bytes + rotary
 
 

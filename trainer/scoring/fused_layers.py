@@ -58,8 +58,9 @@ class _LinearWithLora(torch.autograd.Function):
         middle = rows @ a.to(x.dtype).T
         ctx.save_for_backward(x, middle, w, a, b)
         ctx.scale = scale
-        out = linear(rows, w, bias).addmm_(middle, (b * scale).to(x.dtype).T)
-        return out.view(*x.shape[:-1], -1)
+        out = linear(x, w, bias)
+        out.view(-1, out.shape[-1]).addmm_(middle, (b * scale).to(x.dtype).T)
+        return out  # no view, which some models could not clamp in place
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

@@ -84,6 +84,9 @@ def test_check_says_what_fits_and_names_what_does_not(
     shown, said = run(capsys, "check", str(adapters[0]), "--base", str(tmp_path / "llama"))
     assert "fits" in shown
     assert said == "note: the adapter says that it was trained on Other\n"
+    config.write_text(json.dumps(named | {"base_model_name_or_path": "me/llama-bnb-4bit"}))
+    _, said = run(capsys, "check", str(adapters[0]), "--base", str(tmp_path / "llama"))
+    assert said.endswith("trained on llama-bnb-4bit, which has fewer bits\n")
     with pytest.raises(SystemExit, match="2"):
         main(["check", str(adapters[0]), "--base", str(tmp_path / "gpt2")])
     assert "the adapter is for another base" in capsys.readouterr().err

@@ -345,6 +345,23 @@ def test_a_driver_that_does_not_answer_is_told_from_one_that_is_not_there(
     assert fault(Ill(None, FakeNvml.NVMLError("GPU is lost"))) == "GPU is lost"
 
 
+def test_a_lost_gpu_that_cuda_does_not_show_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class SecondLost(FakeNvml):
+        def nvmlDeviceGetName(self, gpu: int) -> str:
+            if gpu == 1:
+                raise self.NVMLError("GPU is lost")
+            return super().nvmlDeviceGetName(gpu)
+
+    monkeypatch.setitem(sys.modules, "pynvml", SecondLost())
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert (memory.visible_gpus(), memory.gpu_total()) == (["0", "1"], 4 * GIB)
+    assert memory.gpu_fault() == "GPU is lost"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert memory.gpu_fault() is None
+
+
 class EightGpus(FakeNvml):
     """Eight GPUs of 80 GiB. This process holds 30 GiB on the last two, until it is told to end."""
 

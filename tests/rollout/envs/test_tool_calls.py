@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import get_json_schema
 
-from rollout.envs.tool_calls import TOOL_FORMS, ToolCall, form_of, shows_tools, taken_as
-from tests.rollout.envs.trl_templates import templates, tokenizer
+from rollout.envs.tool_calls import TOOL_FORMS, ToolCall, taken_as
+from tests.rollout.envs.trl_templates import tokenizer
 
 pytestmark = pytest.mark.trl
 
@@ -531,48 +531,6 @@ def test_of_a_reply_that_was_cut_off_half_an_argument_is_not_run() -> None:
     assert ours("text", "say: one\n", whole=False) == [("say", '{"text": "one"}')]
     assert ours("text", 'add {"amount": 1}', whole=False) == [ADDED]
     assert ours("text", 'add {"amount": 1', whole=False) == []
-
-
-# --- which form a template asks for ---------------------------------------------------------------
-
-READ = {
-    "hermes": {
-        "qwen2_5",
-        "qwen2_5_training",
-        "qwen3",
-        "qwen3_training",
-        "qwen3_instruct_2507",
-        "qwen3_instruct_2507_training",
-        "qwen3_vl",
-        "qwen3_vl_training",
-    },
-    "llama3_json": {"llama3_1", "llama3_2"},
-}
-FAMILIES_WITH_OTHER_FORMS = {
-    "diffusion_gemma",
-    "gemma4",
-    "glm4moe",
-    "gptoss",
-    "lfm2",
-    "muse_glimmer",
-    "nemotron_3",
-    "qwen3_5",
-    "qwen3_6",
-    "qwen3_8",
-}
-
-
-@pytest.mark.parametrize("name", templates())
-def test_the_form_of_every_template_of_trl(name: str) -> None:
-    template = templates()[name]
-    wanted = next((form for form, names in READ.items() if name in names), "text")
-    assert form_of(template) == wanted
-    in_another_form = any(name.startswith(family) for family in FAMILIES_WITH_OTHER_FORMS)
-    assert shows_tools(template) == (wanted != "text" or in_another_form)
-
-
-def test_a_template_that_is_no_template_has_the_text_form() -> None:
-    assert form_of("{% for %}") == form_of("") == "text"
 
 
 def test_an_optional_number_as_transformers_writes_it_may_be_none() -> None:

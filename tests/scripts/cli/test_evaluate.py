@@ -23,6 +23,7 @@ from fieldkit.process.owned import marked
 from fieldkit.training.adapter import adapter_sha
 from rollout.arm import PARTIAL
 from rollout.engine.replica import ENGINE
+from scripts.base.checkout import ROOT
 from scripts.phases.context import Context
 from tests.chaos.night import SITE
 from tests.conftest import SharedEngine
@@ -336,8 +337,9 @@ def test_an_adapter_of_the_hub_or_of_another_kind_is_told_before_its_model_is_lo
 ) -> None:
     ended = grpo("eval", "--adapter", "somebody/their-lora", "--model", "somebody/a-model")
     assert ended.code == 2
-    assert "if it is a hub id, `" in ended.error
-    assert ended.error.splitlines()[-1].endswith("downloads it; then --adapter adapters/their-lora")
+    assert "If it is a hub id, `" in ended.error
+    own = ROOT / "adapters" / "their-lora"
+    assert ended.error.splitlines()[-1].endswith(f"downloads it; then --adapter {own}")
     other = Path(shutil.copytree(adapter, tmp_path / "dora"))
     config = read_json(other / "adapter_config.json")
     write_json(other / "adapter_config.json", config | {"use_dora": True})

@@ -282,6 +282,10 @@ def test_an_adapter_that_names_another_base_is_a_warning() -> None:
     assert other is not None
     assert "trained on Big;" in other.seen
     assert "on Big-Instruct." in other.seen
+    fewer = w.base_in_doubt({"model": model, "adapter": {"other_base": "Big-Instruct-bnb-4bit"}})
+    assert fewer is not None
+    assert "fewer bits" in fewer.title
+    assert "damaged" not in fewer.meaning
 
 
 def test_a_night_of_steps_without_signal_is_a_warning() -> None:

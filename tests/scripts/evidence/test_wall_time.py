@@ -61,7 +61,8 @@ def test_the_time_that_a_loop_waited_to_do_a_phase_again_is_told() -> None:
 def test_a_server_that_was_lost_in_the_night_is_told() -> None:
     lines = ["engine-2 is lost, 1 left: no answer", "engine-2 answers again"]
     journal = [Entry(100.0 + i, 1, "servers", {"text": line}) for i, line in enumerate(lines)]
-    for seen, told in ((1, f"{lines[0]}."), (2, f"{lines[0]}, and 1 more in journal.jsonl.")):
+    both = f"{lines[0]}; at last, of 2 lines in journal.jsonl: {lines[1]}."
+    for seen, told in ((1, f"{lines[0]}."), (2, both)):
         found = wall_time([timings(1)], journal[:seen], 32, 64)
         assert found is not None
         assert f"Of the servers: {told}" in found.sentences

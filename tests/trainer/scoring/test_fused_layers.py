@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 
 from tests.fieldkit.peft_models import peft_model
@@ -48,6 +49,19 @@ def test_so_are_those_of_a_model_of_which_only_lora_is_replaced(architecture: st
     fused = passes(made(targets, architecture, partial(fuse, only_lora=True)))
     for right, peft_s, served_right, ours in zip(exact, plain, served, fused, strict=True):
         assert 0 < apart(ours, served_right) < 2 * apart(peft_s, right)
+
+
+def test_a_layer_s_output_may_be_changed_in_place_as_olmo_clamps_it() -> None:
+    config = transformers.OlmoConfig(
+        vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=1,
+        num_attention_heads=2, clip_qkv=0.5, max_position_embeddings=64,
+    )  # fmt: skip
+    make: Any = transformers.AutoModelForCausalLM.from_config
+    model = peft_model(base=make(config), target_modules=["q_proj", "v_proj"]).train()
+    for name, parameter in model.named_parameters():
+        parameter.data = parameter.data.to(torch.float32 if "lora_" in name else torch.bfloat16)
+    fuse(model, only_lora=True)
+    assert passes(model.to(DEVICE))[1].norm() > 0
 
 
 def test_a_layer_whose_input_has_no_gradient_is_trained_alike() -> None:
