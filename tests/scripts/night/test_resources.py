@@ -141,7 +141,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 # Of the two-layer model an adapter has 8 pages, its config 1, an optimizer state 16, what the
-# canary knows 3; eight episodes have 4, and what a phase writes before all that 3 or 4 (an eval 6:
+# canary knows 3; eight episodes have 4, and what a phase writes before all that 3 or 4 (an eval 7:
 # do-nothing and oracle, which cost nothing to play again).
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
         ("played", "train", 4, "adapter/adapter_model.safetensors"),
         ("played", "train", 16, "trainer_state/optimizer.safetensors"),
         ("played", "train", 29, "adapter/canary.json"),
-        ("trained", "eval", 6, "trajectories.partial.jsonl"),
+        ("trained", "eval", 7, "trajectories.partial.jsonl"),
         ("trained", "eval", 8, "trajectories.jsonl"),
     ],
 )
