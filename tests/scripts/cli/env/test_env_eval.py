@@ -31,6 +31,7 @@ from tests.rollout.test_policies import Answer, says
 from tests.scripts import typed
 from tests.scripts.cli.in_process import Ended, grpo
 from tests.scripts.cli.test_evaluate import TINY
+from tests.tiny_model import make_adapter
 
 LISTED = json.dumps({"data": [{"id": "m", "max_model_len": 4096}]})
 FAULTY = ROOT / "tests" / "scripts" / "environments" / "faulty.py"
@@ -212,9 +213,7 @@ def asked_to_play(
     run: Path, *words: str | Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Path, ModelSettings]:
     """The adapter that the command has to play, and the model's settings under which it would."""
-    adapter, out = run.parent / "tuned", run.parent / "kept"
-    adapter.mkdir()
-    (adapter / "adapter_config.json").write_text("{}")
+    adapter, out = make_adapter(run.parent / "tuned", run.parent / "model"), run.parent / "kept"
 
     def stopped(*_: object, **__: object) -> None:
         raise Interrupted("enough")
