@@ -16,7 +16,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 
 from fieldkit.errors import BadInput
 from fieldkit.files.atomic import read_json
-from fieldkit.gate import memory
+from fieldkit.gate import nvidia
 from fieldkit.settings import Change, Choice, Follows, Unit, read, settings
 from fieldkit.training.objectives import Normalisation
 from trainer.objective import OBJECTIVES, Band
@@ -232,7 +232,7 @@ class TrainerSettings:
 
 def cuda_devices() -> int:
     """NVIDIA devices that CUDA would find, without loading it."""
-    return min(memory.gpu_count(), len(memory.visible_gpus()))
+    return min(nvidia.gpu_count(), len(nvidia.visible_gpus()))
 
 
 def read_settings(file: Path | None, **changes: Any) -> TrainerSettings:

@@ -7,19 +7,18 @@ bound, and then names the largest holders. It signals no process.
 
 from __future__ import annotations
 
-import os
 import resource
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from fieldkit.errors import Shortage, Unavailable
+from fieldkit.gate import nvidia
 from fieldkit.gate.patience import Patience
 from fieldkit.process.owned import read_proc
 
@@ -127,86 +126,20 @@ def _allowed_by(cgroup: Path, version: _Version) -> int | None:
     return int(limit) - used + int(stat[version.droppable])
 
 
-def _nvml() -> Any | None:
-    """The NVML module, initialised; None without an NVIDIA driver or its binding."""
-    try:
-        import pynvml
-    except ImportError:
-        return None
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    return pynvml
-
-
 def _cannot_ask() -> bool:
     """Whether there is an NVIDIA driver and no binding."""
-    try:
-        import pynvml  # noqa: F401
-    except ImportError:
-        return _DRIVER.is_file()
-    return False
-
-
-def _gpus(nvml: Any) -> Iterable[Any]:
-    return [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-
-
-def visible_gpus() -> list[str]:
-    """The GPUs that CUDA shows this process, by the names that CUDA_VISIBLE_DEVICES takes, without
-    loading CUDA: all, or those that the variable names, up to the first that is no device. Where
-    the driver cannot count them, every number is taken for one.
-
-    In a box with GPUs of several models CUDA counts the fastest first unless CUDA_DEVICE_ORDER is
-    PCI_BUS_ID, which is NVML's order.
-    """
-    there = gpu_count()
-    said = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if said is None:
-        return [str(i) for i in range(there)]
-
-    def is_device(name: str) -> bool:
-        return int(name) < there or not there if name.isdecimal() else name not in ("", "-1")
-
-    return list(takewhile(is_device, map(str.strip, said.split(","))))
-
-
-def gpu_fault() -> str | None:
-    """What the NVIDIA driver says in place of an answer about the GPUs that CUDA shows this
-    process, as after its update until the machine is started anew, or for one that is lost. None
-    where it answers, and where there is none."""
-    try:
-        import pynvml
-    except ImportError:
-        return None
-    try:
-        pynvml.nvmlInit()
-        for name in visible_gpus():
-            pynvml.nvmlDeviceGetName(_named(name, pynvml))
-    except pynvml.NVMLError_LibraryNotFound:
-        return None
-    except pynvml.NVMLError as e:
-        return str(e)
-    return None
+    return nvidia.binding() is None and _DRIVER.is_file()
 
 
 def _our_gpu(nvml: Any) -> Any:
     """The GPU that CUDA calls device 0. Raises `NVMLError` where there is none."""
-    return _named(next(iter(visible_gpus()), ""), nvml)
-
-
-def _named(name: str, nvml: Any) -> Any:
-    """A GPU by a name that CUDA_VISIBLE_DEVICES takes. Raises `NVMLError` where there is none."""
-    if name.isdecimal():
-        return nvml.nvmlDeviceGetHandleByIndex(int(name))
-    return nvml.nvmlDeviceGetHandleByUUID(name)
+    return nvidia.handle(next(iter(nvidia.visible_gpus()), ""), nvml)
 
 
 def _gpu_memory(find: Callable[[Any], Any]) -> Any:
     """Free and total bytes of the GPU that `find` takes from NVML. None without one, or where it
     shares the host's memory."""
-    nvml = _nvml()
+    nvml = nvidia.nvml()
     if nvml is None:
         return None
     try:
@@ -218,36 +151,10 @@ def _gpu_memory(find: Callable[[Any], Any]) -> Any:
     return found if found.total else None
 
 
-def _handle(index: int, nvml: Any) -> Any:
-    return nvml.nvmlDeviceGetHandleByIndex(index)
-
-
 def _free_together(gpus: Iterable[int]) -> int | None:
     """Free bytes of these GPUs, by NVML's numbers; None for none, and without memory of theirs."""
-    found = [_gpu_memory(partial(_handle, i)) for i in gpus]
+    found = [_gpu_memory(partial(nvidia.handle, str(i))) for i in gpus]
     return sum(int(each.free) for each in found) if found and all(found) else None
-
-
-def gpu_count() -> int:
-    """NVIDIA GPUs of this machine, also lost ones; 0 without driver or binding."""
-    nvml = _nvml()
-    if nvml is None:
-        return 0
-    try:
-        return int(nvml.nvmlDeviceGetCount())
-    except nvml.NVMLError:
-        return 0
-
-
-def gpu_names() -> list[str]:
-    """Names of the NVIDIA GPUs, in order; none without driver or binding."""
-    nvml = _nvml()
-    if nvml is None:
-        return []
-    try:
-        return [str(nvml.nvmlDeviceGetName(gpu)) for gpu in _gpus(nvml)]
-    except nvml.NVMLError:
-        return []
 
 
 def gpu_total() -> int | None:
@@ -377,13 +284,13 @@ def top_holders(count: int = 5) -> list[Holder]:
 def _on_gpus() -> list[tuple[int, Holder]]:
     """NVML's number of a GPU, and a process there. None where the driver tells nobody, as under WSL
     and in some containers."""
-    nvml = _nvml()
+    nvml = nvidia.nvml()
     if nvml is None:
         return []
     try:
         return [
             (i, Holder(process.pid, _name(process.pid), int(process.usedGpuMemory or 0), "gpu"))
-            for i, gpu in enumerate(_gpus(nvml))
+            for i, gpu in enumerate(nvidia.handles(nvml))
             for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu)
         ]
     except nvml.NVMLError:

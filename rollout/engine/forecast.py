@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fieldkit.errors import BadInput, Shortage
-from fieldkit.gate import memory
+from fieldkit.gate import memory, nvidia
 from fieldkit.gate.memory import GIB
 from fieldkit.training.adapter import weight_bytes
 from rollout.engine import vllm_server
@@ -85,7 +85,7 @@ def _weights(model_dir: Path, settings: EngineSettings) -> int:
 def gpu_needed(settings: EngineSettings, replica: Replica = ONLY) -> int | None:
     """Bytes that a server takes of the GPU that `memory` measures. None where there is none, and
     where the server gets another one: vLLM measures that at its start."""
-    total, gpus = memory.gpu_total(), memory.visible_gpus()
+    total, gpus = memory.gpu_total(), nvidia.visible_gpus()
     ours, first = (r.gpus(gpus, settings.ranks) for r in (replica, Replica(0, replica.of)))
     if total is None or ours != first:
         return None
@@ -94,7 +94,7 @@ def gpu_needed(settings: EngineSettings, replica: Replica = ONLY) -> int | None:
 
 def servers_on_a_gpu(settings: EngineSettings) -> int:
     """How many of a run's servers share the GPU that has most of them; 0 without a GPU."""
-    gpus = memory.visible_gpus()
+    gpus = nvidia.visible_gpus()
     places = max(1, len(gpus) // settings.ranks)
     return math.ceil(settings.replicas / places) if gpus else 0
 

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files.atomic import read_json
-from fieldkit.gate import memory
+from fieldkit.gate import memory, nvidia
 from fieldkit.gate.processor import cpu_features
 from fieldkit.training.adapter import AdapterInfo
 from rollout.engine import preload, vllm_plugin
@@ -142,7 +142,7 @@ def in_one_process(settings: EngineSettings) -> bool:
 def require_driver() -> None:
     """Raise `Unavailable` where this build is for a GPU and the driver does not answer. Else its
     GPU passes for one that shares the host's memory, and the trainer computes on the CPU."""
-    fault = None if is_cpu_build() else memory.gpu_fault()
+    fault = None if is_cpu_build() else nvidia.gpu_fault()
     if fault is not None:
         raise Unavailable(
             f"the NVIDIA driver does not answer ({fault}); `nvidia-smi` asks it. After an update of"
@@ -227,7 +227,7 @@ def require_servable(model_dir: Path, settings: EngineSettings) -> None:
 
 
 def _require_gpus(settings: EngineSettings) -> None:
-    gpus = memory.visible_gpus()
+    gpus = nvidia.visible_gpus()
     if gpus and len(gpus) < settings.ranks:  # none: they could not be counted
         raise BadInput(
             f"engine.tensor_parallel and engine.data_parallel: a server takes {settings.ranks} GPUs"
@@ -251,7 +251,7 @@ def _require_gpu() -> None:
             'engine.lifecycle: "sleep" is for a GPU: vLLM on a CPU cannot give its memory back; set'
             ' it to "auto"'
         )
-    if memory.gpu_names() and memory.gpu_total() is None:
+    if nvidia.gpu_names() and memory.gpu_total() is None:
         raise BadInput(
             'engine.lifecycle: "sleep" is for a GPU with memory of its own; on one that shares the'
             ' host\'s nothing would come free; set it to "auto"'
@@ -325,7 +325,7 @@ def environment(
     # but vLLM would compile its kernels at the start, which ends it beside an older CUDA toolkit.
     env.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
     if replica.of > 1:
-        env[_VISIBLE] = replica.gpus(memory.visible_gpus(), settings.ranks)
+        env[_VISIBLE] = replica.gpus(nvidia.visible_gpus(), settings.ranks)
     return env
 
 

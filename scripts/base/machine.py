@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fieldkit.gate import memory
+from fieldkit.gate import memory, nvidia
 from fieldkit.process.owned import boot_id
 from scripts.base.checkout import ROOT
 
@@ -44,7 +44,7 @@ def hardware() -> dict[str, Any]:
         "cpu": _cpu_name(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": memory.total_host(),
-        "gpus": memory.gpu_names(),
+        "gpus": nvidia.gpu_names(),
     }
 
 

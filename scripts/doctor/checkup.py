@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from fieldkit.errors import BadInput, FieldkitError, Interrupted, Unavailable
-from fieldkit.gate import memory
+from fieldkit.gate import memory, nvidia
 from fieldkit.gate.memory import GIB
 from rollout.engine.vllm_server import is_cpu_build
 from rollout.sandbox.base import probe
@@ -163,7 +163,7 @@ def _gpu() -> str:
             f"torch computes nothing there: {why}; `nvidia-smi` shows GPU and driver, "
             "`GRPO_BUILD=cpu make setup` goes back to the CPU"
         )
-    return f"{', '.join(memory.gpu_names())}, with {done.stdout.strip()}"
+    return f"{', '.join(nvidia.gpu_names())}, with {done.stdout.strip()}"
 
 
 def _missing_for_kernels() -> list[str]:

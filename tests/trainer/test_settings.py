@@ -97,7 +97,7 @@ def see(monkeypatch: pytest.MonkeyPatch, visible: str | None) -> None:
 def test_the_default_micro_batch_follows_the_device_that_cuda_finds(
     gpus: list[str], visible: str | None, tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fieldkit.gate.memory.gpu_count", lambda: len(gpus))
+    monkeypatch.setattr("fieldkit.gate.nvidia.gpu_count", lambda: len(gpus))
     see(monkeypatch, visible)
     assert TrainerSettings().microbatch_tokens == tokens
     assert TrainerSettings(tokens_per_microbatch=7).microbatch_tokens == 7
@@ -127,7 +127,7 @@ def test_a_step_has_one_process_that_may_stay_unless_several_are_asked_for(
     processes: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fieldkit.gate.memory.gpu_count", lambda: gpus)
+    monkeypatch.setattr("fieldkit.gate.nvidia.gpu_count", lambda: gpus)
     see(monkeypatch, visible)
     settings = TrainerSettings(**given)
     assert settings.world_size == processes

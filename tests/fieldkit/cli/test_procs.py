@@ -39,6 +39,10 @@ def test_a_started_process_is_listed_until_it_has_ended(
         (tmp_path / "link").symlink_to(tmp_path)
         (same,) = json.loads(listed(capsys, str(tmp_path / "link"), "--json"))
         assert same["pid"] == owned.pid
+        other = tmp_path / "other" / "ledger.json"
+        other.parent.mkdir()
+        Ledger(other).forget("nothing")
+        assert json.loads(listed(capsys, str(other), "--json")) == []
         ledger.path.unlink()
         assert "in no ledger" in listed(capsys, str(ledger.path))
     finally:

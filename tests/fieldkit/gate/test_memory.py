@@ -26,12 +26,13 @@ from fieldkit.gate.memory import (
     available,
     describe_holders,
     gpu_held_by,
-    gpu_names,
     held_by,
     top_holders,
     total_host,
     wait_until_available,
 )
+from fieldkit.gate.nvidia import gpu_count, gpu_names
+from tests.fieldkit.gate.fake_nvml import FakeNvml
 
 alone = pytest.mark.alone
 
@@ -226,44 +227,6 @@ def test_a_kernel_without_cgroups_sets_no_limit(
     assert available().host > 5 * MIB
 
 
-class FakeNvml:
-    """NVML of a box with two GPUs, the second of which has no memory of its own."""
-
-    class NVMLError(Exception):
-        pass
-
-    class NVMLError_LibraryNotFound(NVMLError):
-        pass
-
-    def nvmlInit(self) -> None:
-        pass
-
-    def nvmlDeviceGetCount(self) -> int:
-        return 2
-
-    def nvmlDeviceGetName(self, gpu: int) -> str:
-        return ("first", "second")[gpu]
-
-    def nvmlDeviceGetComputeRunningProcesses(self, gpu: int) -> list[SimpleNamespace]:
-        """This process on both; NVML does not know what it holds on the second."""
-        return [SimpleNamespace(pid=os.getpid(), usedGpuMemory=(GIB, None)[gpu])]
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        if index > 1:
-            raise self.NVMLError
-        return index
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
-        if uuid != "GPU-first":
-            raise self.NVMLError
-        return 0
-
-    def nvmlDeviceGetMemoryInfo(self, gpu: int) -> SimpleNamespace:
-        if gpu == 1:
-            raise self.NVMLError
-        return SimpleNamespace(free=3 * GIB, total=4 * GIB)
-
-
 @pytest.mark.parametrize(
     ("visible", "total"),
     [(None, 4 * GIB), ("0", 4 * GIB), ("GPU-first,1", 4 * GIB), ("1,0", None), ("", None)],
@@ -286,80 +249,6 @@ def test_who_holds_gpu_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpu_held_by([1]) == 0
     assert f"pid {os.getpid()} (" in describe_holders()
     assert describe_holders().endswith("0.0 GiB gpu")
-
-
-@pytest.mark.parametrize(
-    ("said", "visible"),
-    [
-        (None, ["0", "1"]),
-        ("1", ["1"]),
-        ("0,1,2", ["0", "1"]),
-        ("1, GPU-first", ["1", "GPU-first"]),
-        ("0,-1,1", ["0"]),
-        ("-1", []),
-        ("", []),
-    ],
-)
-def test_the_gpus_that_cuda_shows_are_those_named_up_to_the_first_that_is_none(
-    monkeypatch: pytest.MonkeyPatch, said: str | None, visible: list[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if said is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", said)
-    assert memory.visible_gpus() == visible
-
-
-def test_where_nobody_counts_the_gpus_every_number_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
-    assert memory.visible_gpus() == ["4", "5"]
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    assert memory.visible_gpus() == []
-
-
-def test_a_driver_that_does_not_answer_is_told_from_one_that_is_not_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Ill(FakeNvml):
-        def __init__(self, at_once: Exception | None, later: Exception | None = None) -> None:
-            self.at_once, self.later = at_once, later
-
-        def nvmlInit(self) -> None:
-            if self.at_once is not None:
-                raise self.at_once
-
-        def nvmlDeviceGetName(self, gpu: int) -> str:
-            if self.later is not None:
-                raise self.later
-            return super().nvmlDeviceGetName(gpu)
-
-    def fault(nvml: FakeNvml | None) -> str | None:
-        monkeypatch.setitem(sys.modules, "pynvml", nvml)
-        return memory.gpu_fault()
-
-    assert fault(None) is None
-    assert fault(Ill(None)) is None
-    assert fault(Ill(FakeNvml.NVMLError_LibraryNotFound("no library"))) is None
-    assert fault(Ill(FakeNvml.NVMLError("version mismatch"))) == "version mismatch"
-    assert fault(Ill(None, FakeNvml.NVMLError("GPU is lost"))) == "GPU is lost"
-
-
-def test_a_lost_gpu_that_cuda_does_not_show_changes_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class SecondLost(FakeNvml):
-        def nvmlDeviceGetName(self, gpu: int) -> str:
-            if gpu == 1:
-                raise self.NVMLError("GPU is lost")
-            return super().nvmlDeviceGetName(gpu)
-
-    monkeypatch.setitem(sys.modules, "pynvml", SecondLost())
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert (memory.visible_gpus(), memory.gpu_total()) == (["0", "1"], 4 * GIB)
-    assert memory.gpu_fault() == "GPU is lost"
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    assert memory.gpu_fault() is None
 
 
 class EightGpus(FakeNvml):
@@ -427,7 +316,7 @@ def test_a_box_without_a_gpu_has_no_gpu_memory_and_no_holders_of_it(
             raise self.NVMLError
 
     monkeypatch.setitem(sys.modules, "pynvml", None if lacks == "binding" else Bare())
-    assert gpu_names() == []
+    assert (gpu_names(), gpu_count()) == ([], 0)
     if lacks != "gpu":
         assert available().gpu is None
     assert gpu_held_by([os.getpid()]) == 0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fieldkit.errors import BadInput, Shortage, Unavailable
-from fieldkit.gate import memory
+from fieldkit.gate import memory, nvidia
 from fieldkit.gate.memory import GIB, Available
 from rollout.engine import vllm_server
 from rollout.engine.engine_settings import EngineSettings
@@ -130,7 +130,7 @@ def test_a_server_on_another_gpu_is_not_held_up_by_what_the_first_one_has_free(
 def test_a_driver_that_does_not_answer_is_no_gpu_that_shares_the_hosts_memory(
     tiny: TinyModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "gpu_fault", lambda: "Driver/library version mismatch")
+    monkeypatch.setattr(nvidia, "gpu_fault", lambda: "Driver/library version mismatch")
     require_driver()
     with_gpu(monkeypatch, None, GIB)
     with pytest.raises(Unavailable, match=r"answer \(Driver.* mismatch\); `nvidia-smi"):

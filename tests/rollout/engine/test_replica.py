@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fieldkit.errors import BadInput, FieldkitError, Shortage, Unavailable
-from fieldkit.gate import memory
+from fieldkit.gate import nvidia
 from rollout.engine import vllm_server
 from rollout.engine.engine_settings import EngineSettings
 from rollout.engine.replica import ENGINE, Replica, is_engine
@@ -225,7 +225,7 @@ def test_what_a_server_elsewhere_is_like_does_not_depend_on_this_machines_gpus(
     tiny: TinyModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vllm_server, "is_cpu_build", lambda: False)
-    monkeypatch.setattr(memory, "visible_gpus", lambda: ["0"])
+    monkeypatch.setattr(nvidia, "visible_gpus", lambda: ["0"])
     settings = EngineSettings(tensor_parallel=2)
     with pytest.raises(BadInput, match="a server takes 2 GPUs and may use 1"):
         require_servable(tiny.folder, settings)

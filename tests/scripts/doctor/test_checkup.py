@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from fieldkit.errors import Interrupted
-from fieldkit.gate import memory
+from fieldkit.gate import nvidia
 from rollout.cluster.cluster_settings import ClusterSettings
 from rollout.engine.port import HOST, free_port
 from rollout.envs.configured import register_environments
@@ -121,7 +121,7 @@ def test_a_gpu_on_which_torch_cannot_compute_is_told_in_torchs_words(
     assert not found.ok
     assert "torch computes nothing there: The driver is too old; `nvidia-smi`" in found.text
     monkeypatch.setattr(checkup, "_COMPUTE", "print('CUDA 13.0')")
-    monkeypatch.setattr(memory, "gpu_names", lambda: ["GB10"])
+    monkeypatch.setattr(nvidia, "gpu_names", lambda: ["GB10"])
     assert gpu_check(monkeypatch, cpu=False) == checkup.Finding("gpu", True, "GB10, with CUDA 13.0")
 
 

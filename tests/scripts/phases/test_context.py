@@ -29,7 +29,7 @@ def test_the_trainer_s_memory_is_that_of_the_dtype_in_which_it_may_load_the_base
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fieldkit.gate.memory.gpu_count", lambda: gpus)
+    monkeypatch.setattr("fieldkit.gate.nvidia.gpu_count", lambda: gpus)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     def need(dtype: Any) -> int:
@@ -71,7 +71,7 @@ def test_more_processes_than_gpus_are_refused_before_the_first_rollout(
     says: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fieldkit.gate.memory.gpu_count", lambda: 2)
+    monkeypatch.setattr("fieldkit.gate.nvidia.gpu_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     trainer = TrainerSettings(processes=4)
     with pytest.raises(BadInput, match=rf"trainer\.processes is 4, and .*{says}"):
@@ -83,7 +83,7 @@ def test_more_processes_than_gpus_are_refused_before_the_first_rollout(
 def test_on_a_cluster_the_default_micro_batch_is_that_of_what_the_trainer_asks_for(
     policy: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fieldkit.gate.memory.gpu_count", int)
+    monkeypatch.setattr("fieldkit.gate.nvidia.gpu_count", int)
     there = of_trainer(policy, tmp_path, TrainerSettings(), **ON_ONE_GPU)
     assert there.trainer().tokens_per_microbatch == GPU_TOKENS
     here = of_trainer(policy, tmp_path, TrainerSettings())

@@ -12,7 +12,7 @@ import pytest
 
 from fieldkit.errors import Shortage, Unavailable
 from fieldkit.files.atomic import write_json
-from fieldkit.gate import memory
+from fieldkit.gate import nvidia
 from rollout.cluster.cluster_settings import ClusterSettings
 from rollout.cluster.placed import LOST
 from rollout.engine import vllm_server
@@ -202,7 +202,7 @@ def test_no_step_is_trained_on_the_cpu_where_the_gpu_was_lost_in_the_night(
 ) -> None:
     started = runs(monkeypatch, HANGS)
     monkeypatch.setattr(vllm_server, "is_cpu_build", lambda: False)
-    monkeypatch.setattr(memory, "gpu_fault", lambda: "GPU is lost")
+    monkeypatch.setattr(nvidia, "gpu_fault", lambda: "GPU is lost")
     monkeypatch.setattr(train, "_inputs", lambda ctx, n: None)
     monkeypatch.setattr(train, "settings_of_step", lambda ctx, n: None)
     with pytest.raises(Unavailable, match="GPU is lost"):

@@ -18,7 +18,7 @@ def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def with_gpus(monkeypatch: pytest.MonkeyPatch, n: int, visible: str | None = None) -> None:
     """A machine with n GPUs, of which CUDA finds the visible ones; None: all."""
-    monkeypatch.setattr("fieldkit.gate.memory.gpu_count", lambda: n)
+    monkeypatch.setattr("fieldkit.gate.nvidia.gpu_count", lambda: n)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)

@@ -54,7 +54,7 @@ def test_after_a_killed_trainer_of_a_cluster_no_memory_of_this_machine_is_told(
 def test_where_the_micro_batch_is_in_a_gpus_own_memory_the_hosts_is_not_asked_for_a_smaller_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fieldkit.gate.memory.gpu_count", lambda: 1)
+    monkeypatch.setattr("fieldkit.gate.nvidia.gpu_count", lambda: 1)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr("fieldkit.gate.memory.gpu_total", lambda: 80 * 2**30)
     ctx = context(tmp_path / "night", 0.0, [])
