@@ -22,6 +22,11 @@ def host_of(url: str) -> str:
         return ""
 
 
+def is_http(url: str) -> bool:
+    """Whether it is an address of HTTP, with or without TLS, that names a host."""
+    return bool(host_of(url)) and urlsplit(url).scheme in ("http", "https")
+
+
 def proxied(url: str) -> bool:
     """Whether the proxy in the environment variables applies to this address."""
     return host_of(url) not in _LOOPBACK

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from fieldkit.client.address import host_of, proxied
+from fieldkit.client.address import is_http, proxied
 from fieldkit.errors import BadInput, FieldkitError
 from fieldkit.files.json_text import parse_json, whole_text
 
@@ -33,7 +33,6 @@ LONGEST_WAIT_S = 30.0
 _MOST_DOUBLINGS = 60  # of the wait between two tries: more than any wait, less than a float holds
 _SHORTEST_TRY_S = 0.1  # of `wait_for_warm`
 _JSON = {"Content-Type": "application/json"}
-_SCHEMES = ("http://", "https://")
 
 
 class ChatError(FieldkitError):
@@ -70,7 +69,7 @@ class _Endpoint:
 
     def __post_init__(self) -> None:
         self.base_url = self.base_url.rstrip("/")
-        if not (self.base_url.lower().startswith(_SCHEMES) and host_of(self.base_url)):
+        if not is_http(self.base_url):
             raise BadInput(
                 f"base_url {self.base_url!r} names no server; it is like http://localhost:8000/v1"
             )

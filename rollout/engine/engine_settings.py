@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from annotated_types import Ge, Le
 from pydantic import FiniteFloat, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from fieldkit.client.address import host_of
+from fieldkit.client.address import is_http
 from fieldkit.errors import BadInput
 from fieldkit.settings import Change, Choice, NoCondition, Unit, settings
 from rollout.engine.lifecycle import AUTO, CHOICES
@@ -139,8 +139,4 @@ class EngineSettings:
 
 def _is_address(url: str) -> bool:
     """Whether it is a scheme, a host and perhaps a port, and nothing else."""
-    if not host_of(url):
-        return False
-    parts = urlsplit(url)
-    bare = not parts.path.strip("/") and not any(mark in url for mark in "?#@")
-    return bare and parts.scheme in ("http", "https")
+    return is_http(url) and not urlsplit(url).path.strip("/") and not set("?#@") & set(url)

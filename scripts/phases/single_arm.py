@@ -18,10 +18,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from fieldkit.client import AsyncChatClient, ChatClient, ChatError, ChatHTTPError
-from fieldkit.client.address import host_of
+from fieldkit.client.address import is_http
 from fieldkit.codec import encode
 from fieldkit.errors import BadInput, Unavailable
 from fieldkit.files.atomic import sha256_file, sha256_text, write_json, write_text
@@ -93,7 +92,7 @@ def find_endpoint(url: str, model: str | None, api_key: str) -> tuple[Endpoint, 
     Raises `Unavailable` where nothing answers, and `BadInput` for an address that is none, a key
     that is refused and a model that is not there.
     """
-    if not _is_address(url):
+    if not is_http(url):
         raise BadInput(f"{url}: not an address, as in http://localhost:8000/v1")
     with ChatClient(url, model or "", api_key, timeout=_LOOK_SECONDS, max_retries=0) as client:
         try:
@@ -112,10 +111,6 @@ def find_endpoint(url: str, model: str | None, api_key: str) -> tuple[Endpoint, 
     if not isinstance(context, int):
         context = None
     return Endpoint(client.base_url, chosen, api_key), context
-
-
-def _is_address(url: str) -> bool:
-    return bool(host_of(url)) and urlsplit(url).scheme in ("http", "https")
 
 
 def require_adapter(adapter: Path) -> None:
