@@ -53,15 +53,17 @@ def test_so_are_those_of_a_model_of_which_only_lora_is_replaced(architecture: st
 
 def test_a_layer_s_output_may_be_changed_in_place_as_olmo_clamps_it() -> None:
     config = transformers.OlmoConfig(
-        vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=1,
-        num_attention_heads=2, clip_qkv=0.5, max_position_embeddings=64,
-    )  # fmt: skip
+        vocab_size=64,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        clip_qkv=0.5,
+    )
     make: Any = transformers.AutoModelForCausalLM.from_config
-    model = peft_model(base=make(config), target_modules=["q_proj", "v_proj"]).train()
-    for name, parameter in model.named_parameters():
-        parameter.data = parameter.data.to(torch.float32 if "lora_" in name else torch.bfloat16)
-    fuse(model, only_lora=True)
-    assert passes(model.to(DEVICE))[1].norm() > 0
+    model = made(["q_proj", "v_proj"], "", partial(fuse, only_lora=True), base=make(config))
+    assert passes(model)[1].norm() > 0
 
 
 def test_a_layer_whose_input_has_no_gradient_is_trained_alike() -> None:
@@ -116,10 +118,16 @@ def test_without_its_adapter_a_model_answers_as_its_base_does() -> None:
     assert apart(model(input_ids=ids).logits, plain) > 0.1
 
 
-def made(targets: list[str], architecture: str, change: Callable[[Any], None] | None = None) -> Any:
-    """A model in training with a base in bfloat16 and a LoRA in float32."""
+def made(
+    targets: list[str],
+    architecture: str,
+    change: Callable[[Any], None] | None = None,
+    base: Any = None,
+) -> Any:
+    """A model in training with a base in bfloat16 and a LoRA in float32. base: of no
+    architecture's."""
     torch.manual_seed(0)
-    model = peft_model(architecture, target_modules=targets).train()
+    model = peft_model(architecture, base, target_modules=targets).train()
     for name, parameter in model.named_parameters():
         parameter.data = parameter.data.to(torch.float32 if "lora_" in name else torch.bfloat16)
     if change is not None:
