@@ -256,10 +256,10 @@ def _of_experts(config: dict[str, Any], mlp: int, hidden: int) -> int:
 
 
 def _width(config: dict[str, Any], key: str, model_dir: Path) -> int:
-    return width(config, key, model_dir / "config.json")
+    return size_of(config, key, model_dir / "config.json")
 
 
-def width(config: dict[str, Any], key: str, file: Path) -> int:
+def size_of(config: dict[str, Any], key: str, file: Path) -> int:
     """A size in a model's config.json. Raises `BadInput` for what can be none."""
     value = config.get(key)
     if type(value) is not int or value < 1:

@@ -16,7 +16,7 @@ from fieldkit.files.atomic import read_json
 from fieldkit.registry import nearest
 from fieldkit.training.adapter import base_name
 from scripts.base.checkout import from_home
-from trainer.footprint.step_bytes import width as size_of
+from trainer.footprint.step_bytes import size_of
 
 SHIPPED = Path(__file__).with_name("models")
 """A folder with a config.json for each model that has a name here."""
